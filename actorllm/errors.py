@@ -1,0 +1,92 @@
+"""Every exception of actorllm, named by who has to act.
+
+    ActorLLMError
+    ├── UsageError            the program that calls
+    │   ├── ConfigError       a field of EngineConfig
+    │   └── EngineClosed      an engine that is not open (any more)
+    ├── RequestError          one request; others are not touched
+    │   ├── InvalidRequest    it asks for what cannot be (`param` names the field)
+    │   └── RequestFailed     the engine could not finish it
+    ├── ModelError            the model's files
+    │   ├── ModelNotFound     there is no such model
+    │   ├── ModelCorrupt      a file is truncated or foreign (the message names it)
+    │   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
+    ├── DecodeError           a peer: bytes that are not a message
+    └── MachineError          this machine
+        ├── DownloadFailed    the model could not be fetched
+        └── EngineDied        an actor crashed; the cause is attached
+"""
+
+
+class ActorLLMError(Exception):
+    """The root: catch this to catch everything that actorllm raises on purpose."""
+
+
+class UsageError(ActorLLMError):
+    """The calling program did what it must not do."""
+
+
+class ConfigError(UsageError, ValueError):
+    """A field of EngineConfig has a value that cannot work."""
+
+
+class EngineClosed(UsageError):
+    """The engine is not open: not entered yet, or left already."""
+
+
+class RequestError(ActorLLMError):
+    """One request failed; the others are not touched."""
+
+
+class InvalidRequest(RequestError, ValueError):
+    """A request asks for what cannot be. `param` is the name of the field at fault, or None."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class RequestFailed(RequestError):
+    """The engine could not finish this request."""
+
+
+class ModelError(ActorLLMError):
+    """Something about the model's files."""
+
+
+class ModelNotFound(ModelError, LookupError):
+    """There is no model of this name, and no such file or directory."""
+
+
+class ModelCorrupt(ModelError, ValueError):
+    """A model file is truncated, damaged or of another kind."""
+
+
+class UnsupportedModel(ModelError, ValueError):
+    """The model needs something that actorllm does not know."""
+
+
+class DecodeError(ActorLLMError, ValueError):
+    """Bytes from a peer that are not a message. The text gives the path of the bad field."""
+
+
+class MachineError(ActorLLMError):
+    """This machine or its network let us down."""
+
+
+class DownloadFailed(MachineError, OSError):
+    """The model could not be fetched."""
+
+
+class EngineDied(MachineError):
+    """An actor crashed and took the engine with it; `__cause__` has the reason."""
+
+
+def rebuild(kind: str, message: str, param: str | None = None) -> ActorLLMError:
+    """The exception that was boxed as (`kind`, `message`, `param`); RequestFailed for foreign kinds."""
+    cls = globals().get(kind)
+    if cls is InvalidRequest:
+        return InvalidRequest(message, param)
+    if isinstance(cls, type) and issubclass(cls, ActorLLMError):
+        return cls(message)
+    return RequestFailed(f"{kind}: {message}")

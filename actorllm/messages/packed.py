@@ -1,0 +1,52 @@
+"""Columns of integers as bytes: a tuple of 4096 token ids decodes 200 times slower than its bytes do.
+
+Columns are little-endian: int32 (`pack`, `unpack`) for token ids, counts and block ids, int64
+(`pack_ids`, `unpack_ids`) for request ids.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+
+RequestId = int
+"""(origin << 40) | counter: unique over front ends, and cheap to compare, hash and send."""
+
+
+def request_id(origin: int, counter: int) -> RequestId:
+    """The id of the request number `counter` (< 2**40) of front end `origin` (< 2**23)."""
+    return (origin << 40) | counter
+
+
+def pack(numbers: Iterable[int]) -> bytes:
+    """int32 column. Raises OverflowError for a number outside int32."""
+    return _pack("i", numbers)
+
+
+def unpack(column: bytes) -> list[int]:
+    """The numbers of an int32 column. Raises ValueError when its length is not a multiple of 4."""
+    return _unpack("i", column)
+
+
+def pack_ids(numbers: Iterable[RequestId]) -> bytes:
+    """int64 column. Raises OverflowError for a number outside int64."""
+    return _pack("q", numbers)
+
+
+def unpack_ids(column: bytes) -> list[RequestId]:
+    """The numbers of an int64 column. Raises ValueError when its length is not a multiple of 8."""
+    return _unpack("q", column)
+
+
+def _pack(code: str, numbers: Iterable[int]) -> bytes:
+    column = array(code, numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpack(code: str, column: bytes) -> list[int]:
+    numbers = array(code)
+    numbers.frombytes(column)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()

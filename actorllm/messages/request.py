@@ -1,0 +1,196 @@
+"""What is said on the text side, and what crosses to the token side and back."""
+
+from .base import message
+
+
+@message(1)
+class Fault:
+    """An error in a box, so that it can travel: `kind` is the name of a class in `actorllm.errors`."""
+
+    kind: str
+    message: str
+    param: str | None = None
+
+
+@message(2)
+class TextPrompt:
+    """A prompt to tokenise. `add_special_tokens` puts the tokenizer's own first token before it."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+@message(3)
+class TokenPrompt:
+    """A prompt that is tokens already (`tokens`: int32 column)."""
+
+    tokens: bytes
+
+
+@message(4)
+class Conversation:
+    """Chat messages for the chat template. `messages` is the JSON text of a list of objects."""
+
+    messages: str
+    add_generation_prompt: bool = True
+
+
+@message(5)
+class Sampling:
+    """How the worker draws the next token. A temperature of 0 is greedy; 0 for `top_k` is off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+@message(6)
+class Limits:
+    """When the Scheduler ends a request. `max_tokens` None is the rest of the context."""
+
+    max_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    grammar: str | None = None
+
+
+@message(7)
+class TextRules:
+    """How the Detokenizer makes text of tokens, and which strings end it."""
+
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+
+@message(8)
+class Question:
+    """All that a caller wants to know; each part goes to the actor that needs it."""
+
+    prompt: TextPrompt | TokenPrompt | Conversation
+    sampling: Sampling
+    limits: Limits
+    text: TextRules
+
+
+@message(9)
+class Generate:
+    """Caller to Frontend: answer this."""
+
+    request: int
+    question: Question
+
+
+@message(10)
+class Cancel:
+    """Caller to Frontend: nobody wants the answer any more."""
+
+    request: int
+
+
+@message(11)
+class Render:
+    """Frontend to Renderer: make tokens of this prompt. The seed is set."""
+
+    request: int
+    question: Question
+
+
+@message(12)
+class Abort:
+    """End this request. It travels the path of its request, so that it cannot overtake the Submit."""
+
+    request: int
+
+
+@message(13)
+class Rendered:
+    """Renderer to Frontend (and a render job's result): the prompt's tokens (int32 column)."""
+
+    request: int
+    tokens: bytes
+
+
+@message(14)
+class Failed:
+    """Renderer to Frontend: this request ended before it was tracked."""
+
+    request: int
+    reason: str
+    fault: Fault | None = None
+
+
+@message(15)
+class Track:
+    """Renderer to Detokenizer: tokens of this request will come.
+
+    `prompt_tail` is the prompt's last few tokens (int32 column): a character may have begun there.
+    """
+
+    request: int
+    prompt_tail: bytes
+    rules: TextRules
+
+
+@message(16)
+class Submit:
+    """Renderer to Scheduler: generate. `limits.max_tokens` and `sampling.seed` are set."""
+
+    request: int
+    prompt: bytes
+    sampling: Sampling
+    limits: Limits
+
+
+@message(17)
+class Ending:
+    """How a request ended. `finish_reason` is stop, length, abort or error."""
+
+    request: int
+    finish_reason: str
+    stop_token: int | None = None
+    fault: Fault | None = None
+
+
+@message(18)
+class Tokens:
+    """Scheduler to Detokenizer: what the steps up to `step` brought.
+
+    `requests` (int64 column) and `tokens` (int32 column) run in parallel; a request that got several
+    tokens stands there several times, in order. An ending comes after its request's last token.
+    """
+
+    step: int
+    requests: bytes
+    tokens: bytes
+    endings: tuple[Ending, ...] = ()
+
+
+@message(19)
+class Delta:
+    """What is new for one request. `finish_reason` is set exactly once, in its last delta."""
+
+    request: int
+    text: str
+    tokens: bytes
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    fault: Fault | None = None
+
+
+@message(20)
+class Text:
+    """Detokenizer to Frontend: the deltas that `Tokens` up to `step` gave."""
+
+    step: int
+    deltas: tuple[Delta, ...]
+
+
+@message(21)
+class Seen:
+    """Frontend to Scheduler: the text of all steps up to `step` has reached the callers' cells."""
+
+    step: int

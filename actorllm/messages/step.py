@@ -1,0 +1,83 @@
+"""What is said about a step: one pass of the model over some tokens of some requests."""
+
+from .base import message
+from .request import Fault, Sampling
+
+
+@message(32)
+class NewRow:
+    """A request that the workers have not seen (or that was preempted): all they must know of it.
+
+    `tokens` (int32 column) is prompt and output so far; the KV of the first `num_computed` is there.
+    """
+
+    request: int
+    tokens: bytes
+    num_computed: int
+    sampling: Sampling
+
+
+@message(33)
+class RunStep:
+    """Scheduler to Executor to every Worker: run this step.
+
+    The row columns run in parallel, one entry a row: `rows` (int64) request ids, `num_tokens` (int32)
+    tokens to compute, `samples` (uint8) 1 where a token is to be sampled after the row's last token,
+    `num_blocks` (int32) how many of `blocks` (int32) are appended to the row's block table. First of
+    all the rows in `finished` (int64) leave the batch; then those in `new` join it.
+    """
+
+    step: int
+    epoch: int
+    new: tuple[NewRow, ...]
+    rows: bytes
+    num_tokens: bytes
+    samples: bytes
+    num_blocks: bytes
+    blocks: bytes
+    finished: bytes
+
+
+@message(34)
+class Sampled:
+    """A step job's result: a token for each sampling row, in row order (int32 column)."""
+
+    tokens: bytes
+
+
+@message(35)
+class RankDone:
+    """Worker to Executor: this rank has done the step. `tokens` is empty but from the output rank."""
+
+    rank: int
+    step: int
+    epoch: int
+    tokens: bytes
+
+
+@message(36)
+class RankFailed:
+    """Worker to Executor: the step raised here. The worker drops all later steps of this epoch."""
+
+    rank: int
+    step: int
+    epoch: int
+    fault: Fault
+
+
+@message(37)
+class StepDone:
+    """Executor to Scheduler: all ranks have done the step; a token for each sampling row, in order."""
+
+    step: int
+    epoch: int
+    tokens: bytes
+
+
+@message(38)
+class StepFailed:
+    """Executor to Scheduler: the step raised; neither it nor a later one of its epoch is done."""
+
+    step: int
+    epoch: int
+    fault: Fault

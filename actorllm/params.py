@@ -1,0 +1,150 @@
+"""What a caller says about one request: SamplingParams, with vLLM's names and defaults."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .errors import InvalidRequest
+from .messages import Limits, Sampling, TextRules
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this is greedy, as in vLLM."""
+
+MAX_STOP_STRINGS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled and when it ends. Raises InvalidRequest for what cannot be.
+
+    temperature       0 is greedy; up to 2. None: the model's own default (else 1).
+    top_k             draw among the k most likely tokens; 0 or -1 is off. None: the model's (else 0).
+    top_p             draw among the most likely tokens whose mass reaches p, in (0, 1]. None: the model's.
+    min_p             drop tokens less likely than min_p times the most likely, in [0, 1]. None: the model's.
+    seed              the same seed gives the same tokens; None draws one.
+    max_tokens        at most so many tokens; None is the rest of the context (vLLM's default is 16).
+    stop              up to 16 strings; the text ends before the first that appears.
+    stop_token_ids    tokens that end the answer, besides the model's own end tokens.
+    include_stop_str_in_output   keep the stop string (or the stop token's text) in the text.
+    ignore_eos        go on after the model's end tokens.
+    skip_special_tokens          leave special tokens out of the text.
+    detokenize        False: only token ids, no text (then `stop` is not possible).
+    structured_outputs           a grammar for the answer. The Grammar actor refuses all of them as yet.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = 16
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+    structured_outputs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Bring the fields to their final form; raise InvalidRequest where one cannot be."""
+        stop = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _sequence(stop, "stop"))
+        object.__setattr__(self, "stop_token_ids", _sequence(self.stop_token_ids, "stop_token_ids"))
+        _number(self.temperature, "temperature", 0, 2)
+        _number(self.top_p, "top_p", 0, 1, open_below=True)
+        _number(self.min_p, "min_p", 0, 1)
+        _integer(self.top_k, "top_k", -1)
+        _integer(self.max_tokens, "max_tokens", 1)
+        _integer(self.seed, "seed", -(2**63), 2**63 - 1)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(f"{name} must be true or false", name)
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise InvalidRequest(f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS}", "stop")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise InvalidRequest(f"stop must be non-empty strings, not {text!r}", "stop")
+        if self.stop and not self.detokenize:
+            raise InvalidRequest("stop needs detokenize=True", "stop")
+        for token in self.stop_token_ids:
+            _integer(token, "stop_token_ids", 0, 2**31 - 1)
+            if token is None:
+                raise InvalidRequest("stop_token_ids must be integers, not None", "stop_token_ids")
+
+    @classmethod
+    def from_mapping(cls, given: dict[str, Any]) -> "SamplingParams":
+        """Build from names and values; InvalidRequest names the first name that is unknown."""
+        known = {field.name for field in fields(cls)}
+        for name in given:
+            if name not in known:
+                raise InvalidRequest(f"unknown sampling parameter {name!r}", name)
+        return cls(**given)
+
+    def sampling(self, defaults: Sampling) -> Sampling:
+        """The worker's part; what is None here comes from `defaults` (the model's)."""
+        temperature = _first(self.temperature, defaults.temperature)
+        if temperature < GREEDY_BELOW:
+            return Sampling(temperature=0.0, seed=self.seed)
+        return Sampling(
+            temperature=float(temperature),
+            top_k=max(0, int(_first(self.top_k, defaults.top_k))),
+            top_p=float(_first(self.top_p, defaults.top_p)),
+            min_p=float(_first(self.min_p, defaults.min_p)),
+            seed=self.seed,
+        )
+
+    def limits(self) -> Limits:
+        """The Scheduler's part."""
+        return Limits(self.max_tokens, tuple(self.stop_token_ids), self.ignore_eos, self._grammar())
+
+    def text_rules(self) -> TextRules:
+        """The Detokenizer's part."""
+        return TextRules(
+            tuple(self.stop),
+            self.include_stop_str_in_output,
+            self.skip_special_tokens,
+            self.detokenize,
+        )
+
+    def _grammar(self) -> str | None:
+        return None if self.structured_outputs is None else repr(self.structured_outputs)
+
+
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")
+
+
+def _first(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+def _sequence(value: Any, name: str) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"{name} must be a list, not {type(value).__name__}", name)
+    return tuple(value)
+
+
+def _number(value: Any, name: str, low: float, high: float, *, open_below: bool = False) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"{name} must be a number, not {type(value).__name__}", name)
+    inside = low < value <= high if open_below else low <= value <= high
+    if not math.isfinite(value) or not inside:
+        bracket = "(" if open_below else "["
+        raise InvalidRequest(f"{name} must be in {bracket}{low}, {high}], not {value}", name)
+
+
+def _integer(value: Any, name: str, low: int, high: int = 2**31 - 1) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be an integer, not {type(value).__name__}", name)
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} must be between {low} and {high}, not {value}", name)
