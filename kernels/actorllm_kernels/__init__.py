@@ -1,0 +1,1 @@
+"""One function per operation of a model step, in several implementations of one meaning."""
