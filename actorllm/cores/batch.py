@@ -1,0 +1,239 @@
+"""The persistent batch: what a worker keeps of its requests between steps, and a step's inputs.
+
+A RunStep is a diff. The batch applies it to arrays that were allocated once, one row (slot) a request,
+and builds the inputs of the model with array operations. All inputs are one-dimensional over the tokens
+of all rows, without padding; a row of them is a request of the step, in the order of `RunStep.rows`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..messages import NewRow, RunStep
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What the model and the sampler need for one step of N tokens in R rows, S of which sample.
+
+    input_ids       int32 [N] token ids, row after row
+    positions       int64 [N] index of each token in its request
+    slot_mapping    int64 [N] where its KV goes: block id * block_size + offset
+    query_start_loc int32 [R + 1] where each row's tokens begin in N
+    seq_lens        int32 [R] tokens of context after this step
+    block_table     int32 [R, B] block ids of each row, 0 after its last; B serves the longest context
+    sample_rows     int64 [S] rows that sample
+    logits_indices  int64 [S] index in N of each one's last token
+    temperature     float32 [S], and so top_p, min_p; top_k int32 [S] (0 is off); seed int64 [S]
+    position        int64 [S] index in its request of the token that is sampled
+    """
+
+    input_ids: Int32
+    positions: Int64
+    slot_mapping: Int64
+    query_start_loc: Int32
+    seq_lens: Int32
+    block_table: Int32
+    sample_rows: Int64
+    logits_indices: Int64
+    temperature: Float32
+    top_k: Int32
+    top_p: Float32
+    min_p: Float32
+    seed: Int64
+    position: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatistics:
+    """Counts of a batch: requests and tokens held, blocks in their tables, steps applied since reset."""
+
+    num_rows: int
+    num_tokens: int
+    num_blocks: int
+    num_steps: int
+
+
+class Batch:
+    """The requests of a worker, one slot each, and their block tables.
+
+    `apply` a step, run the model on what it returns, `append` the tokens that were sampled; then the
+    next step. A broken protocol raises AssertionError and leaves the batch undefined until `reset`.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self.max_model_len = max_model_len
+        self.block_size = block_size
+        width = -(-max_model_len // block_size)
+        self._token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
+        self._block_table = np.zeros((max_num_seqs, width), np.int32)
+        self._num_tokens = np.zeros(max_num_seqs, np.int64)
+        self._num_computed = np.zeros(max_num_seqs, np.int64)
+        self._num_blocks = np.zeros(max_num_seqs, np.int64)
+        self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._top_k = np.zeros(max_num_seqs, np.int32)
+        self._top_p = np.zeros(max_num_seqs, np.float32)
+        self._min_p = np.zeros(max_num_seqs, np.float32)
+        self._seed = np.zeros(max_num_seqs, np.int64)
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def reset(self) -> None:
+        """Forget every request."""
+        self._slots: dict[int, int] = {}
+        self._free = list(range(len(self._num_tokens)))[::-1]
+        self._sampling: Int64 = np.zeros(0, np.int64)
+        self._num_steps = 0
+        for column in (self._num_tokens, self._num_computed, self._num_blocks, self._block_table):
+            column.fill(0)
+
+    def apply(self, step: RunStep) -> StepInputs:
+        """Take the diff of a step, count its tokens as computed, and return its inputs.
+
+        Raises AssertionError for: tokens of the last step not appended, an unknown, doubled or surplus
+        row, a new row that computes nothing, no tokens or more than the row has, sampling before its
+        last token, a block table too short for its context or too long for the model.
+        """
+        assert not self._sampling.size, "the tokens of the last step were not appended"
+        for request in np.frombuffer(step.finished, "<i8").tolist():
+            self._leave(request)
+        for row in step.new:
+            self._join(row)
+        requests = np.frombuffer(step.rows, "<i8").tolist()
+        assert len(set(requests)) == len(requests), f"step {step.step} names a row twice"
+        assert {row.request for row in step.new} <= set(requests), "a new row computes nothing"
+        slots = np.fromiter(map(self._slot, requests), np.int64, len(requests))
+        self._extend(slots, _column(step.num_blocks, "<i4"), _column(step.blocks, "<i4"))
+        inputs = self._inputs(slots, _column(step.num_tokens, "<i4"), _column(step.samples, "u1"))
+        self._num_computed[slots] = inputs.seq_lens
+        self._sampling = slots[inputs.sample_rows]
+        self._num_steps += 1
+        return inputs
+
+    def append(self, tokens: Int32 | Sequence[int]) -> None:
+        """Append to each sampling row of the last step its token (int32 [S], in row order)."""
+        slots = self._sampling
+        assert len(tokens) == slots.size, f"{len(tokens)} tokens for {slots.size} sampling rows"
+        self._token_ids[slots, self._num_tokens[slots]] = tokens
+        self._num_tokens[slots] += 1
+        self._sampling = slots[:0]
+
+    def check(self) -> None:
+        """Raise AssertionError when slots, lengths and block tables do not agree."""
+        held = np.array(sorted(self._slots.values()), np.int64)
+        everything = sorted([*self._slots.values(), *self._free])
+        assert everything == list(range(len(self._num_tokens))), "a slot is lost or doubled"
+        tokens, computed, blocks = (
+            column[held] for column in (self._num_tokens, self._num_computed, self._num_blocks)
+        )
+        assert (computed <= tokens).all(), "more tokens computed than known"
+        assert (computed <= blocks * self.block_size).all(), "computed tokens outside the block table"
+        assert (tokens <= self.max_model_len).all(), "a request is longer than the model allows"
+        free = np.array(self._free, np.int64)
+        assert not self._num_blocks[free].any(), "a free slot holds blocks"
+        unused = np.arange(self._block_table.shape[1]) >= self._num_blocks[:, None]
+        assert not self._block_table[unused].any(), "a block id stands after a row's last block"
+        assert set(self._sampling.tolist()) <= set(held.tolist()), "a free slot awaits a token"
+
+    def statistics(self) -> BatchStatistics:
+        """Counts of what is held now."""
+        return BatchStatistics(
+            num_rows=len(self._slots),
+            num_tokens=int(self._num_tokens.sum()),
+            num_blocks=int(self._num_blocks.sum()),
+            num_steps=self._num_steps,
+        )
+
+    def _slot(self, request: int) -> int:
+        slot = self._slots.get(request)
+        assert slot is not None, f"request {request} is not in the batch"
+        return slot
+
+    def _leave(self, request: int) -> None:
+        slot = self._slot(request)
+        del self._slots[request]
+        self._block_table[slot, : self._num_blocks[slot]] = 0
+        self._num_tokens[slot] = self._num_computed[slot] = self._num_blocks[slot] = 0
+        self._free.append(slot)
+
+    def _join(self, row: NewRow) -> None:
+        tokens = np.frombuffer(row.tokens, "<i4")
+        assert row.request not in self._slots, f"request {row.request} is in the batch already"
+        assert self._free, f"no slot is free for request {row.request}"
+        assert 0 <= row.num_computed < len(tokens), f"request {row.request} has nothing to compute"
+        assert len(tokens) <= self.max_model_len, f"request {row.request} is longer than the model allows"
+        sampling = row.sampling
+        assert sampling.seed is not None or sampling.temperature == 0, f"request {row.request} has no seed"
+        slot = self._slots[row.request] = self._free.pop()
+        self._token_ids[slot, : len(tokens)] = tokens
+        self._num_tokens[slot] = len(tokens)
+        self._num_computed[slot] = row.num_computed
+        self._temperature[slot] = sampling.temperature
+        self._top_k[slot] = sampling.top_k
+        self._top_p[slot] = sampling.top_p
+        self._min_p[slot] = sampling.min_p
+        self._seed[slot] = sampling.seed or 0
+
+    def _extend(self, slots: Int64, num_blocks: Int64, blocks: Int64) -> None:
+        assert len(num_blocks) == len(slots), "num_blocks is not one a row"
+        assert (num_blocks >= 0).all(), "a negative number of blocks"
+        assert num_blocks.sum() == len(blocks), "the numbers of blocks do not add up"
+        held = self._num_blocks[slots]
+        assert (held + num_blocks <= self._block_table.shape[1]).all(), "a block table overflows"
+        self._block_table[np.repeat(slots, num_blocks), _count(held, num_blocks)] = blocks
+        self._num_blocks[slots] = held + num_blocks
+
+    def _inputs(self, slots: Int64, num_tokens: Int64, samples: Int64) -> StepInputs:
+        assert len(num_tokens) == len(samples) == len(slots), "num_tokens or samples is not one a row"
+        assert (num_tokens > 0).all(), "a row without tokens"
+        seq_lens = self._num_computed[slots] + num_tokens
+        assert (seq_lens <= self._num_tokens[slots]).all(), "a row is scheduled beyond its tokens"
+        covered = self._num_blocks[slots] * self.block_size
+        assert (seq_lens <= covered).all(), "a row is scheduled beyond its block table"
+        ends = np.cumsum(num_tokens)
+        rows = np.flatnonzero(samples)
+        drawing = slots[rows]
+        assert (seq_lens[rows] == self._num_tokens[drawing]).all(), "a row samples before its last token"
+        assert (seq_lens[rows] < self.max_model_len).all(), "a row samples beyond the model's length"
+        owner = np.repeat(slots, num_tokens)
+        positions = _count(self._num_computed[slots], num_tokens)
+        block, offset = np.divmod(positions, self.block_size)
+        width = -(-int(seq_lens.max(initial=0)) // self.block_size)
+        return StepInputs(
+            input_ids=self._token_ids[owner, positions],
+            positions=positions,
+            slot_mapping=self._block_table[owner, block].astype(np.int64) * self.block_size + offset,
+            query_start_loc=np.concatenate(([0], ends)).astype(np.int32),
+            seq_lens=seq_lens.astype(np.int32),
+            block_table=self._block_table[slots, :width],
+            sample_rows=rows,
+            logits_indices=ends[rows] - 1,
+            temperature=self._temperature[drawing],
+            top_k=self._top_k[drawing],
+            top_p=self._top_p[drawing],
+            min_p=self._min_p[drawing],
+            seed=self._seed[drawing],
+            position=seq_lens[rows],
+        )
+
+
+def _column(column: bytes, dtype: str) -> Int64:
+    """A column of a message as int64 (so that sums and products of its numbers cannot overflow)."""
+    numbers: NDArray[Any] = np.frombuffer(column, dtype)
+    return numbers.astype(np.int64)
+
+
+def _count(starts: Int64, lengths: Int64) -> Int64:
+    """starts[0], starts[0] + 1, ... (lengths[0] numbers), then the same for the next row, and so on."""
+    shifts = starts - (np.cumsum(lengths) - lengths)
+    numbers: Int64 = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
+    return numbers
