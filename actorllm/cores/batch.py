@@ -189,7 +189,7 @@ class Batch:
         assert num_blocks.sum() == len(blocks), "the numbers of blocks do not add up"
         held = self._num_blocks[slots]
         assert (held + num_blocks <= self._block_table.shape[1]).all(), "a block table overflows"
-        self._block_table[np.repeat(slots, num_blocks), _count(held, num_blocks)] = blocks
+        self._block_table[np.repeat(slots, num_blocks), ranges(held, num_blocks)] = blocks
         self._num_blocks[slots] = held + num_blocks
 
     def _inputs(self, slots: Int64, num_tokens: Int64, samples: Int64) -> StepInputs:
@@ -205,7 +205,7 @@ class Batch:
         assert (seq_lens[rows] == self._num_tokens[drawing]).all(), "a row samples before its last token"
         assert (seq_lens[rows] < self.max_model_len).all(), "a row samples beyond the model's length"
         owner = np.repeat(slots, num_tokens)
-        positions = _count(self._num_computed[slots], num_tokens)
+        positions = ranges(self._num_computed[slots], num_tokens)
         block, offset = np.divmod(positions, self.block_size)
         width = -(-int(seq_lens.max(initial=0)) // self.block_size)
         return StepInputs(
@@ -232,7 +232,7 @@ def _column(column: bytes, dtype: str) -> Int64:
     return numbers.astype(np.int64)
 
 
-def _count(starts: Int64, lengths: Int64) -> Int64:
+def ranges(starts: Int64, lengths: Int64) -> Int64:
     """starts[0], starts[0] + 1, ... (lengths[0] numbers), then the same for the next row, and so on."""
     shifts = starts - (np.cumsum(lengths) - lengths)
     numbers: Int64 = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
