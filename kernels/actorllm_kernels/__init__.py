@@ -1,1 +1,27 @@
 """One function per operation of a model step, in several implementations of one meaning."""
+
+from .reference import (
+    AttentionGroup,
+    AttentionPlan,
+    embedding,
+    linear,
+    paged_attention,
+    plan_attention,
+    rms_norm,
+    rotary_embedding,
+    silu_and_mul,
+    write_kv,
+)
+
+__all__ = [
+    "AttentionGroup",
+    "AttentionPlan",
+    "embedding",
+    "linear",
+    "paged_attention",
+    "plan_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "write_kv",
+]
