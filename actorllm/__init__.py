@@ -1,1 +1,53 @@
 """actorllm: an LLM inference engine of independent actors that lives inside your async program."""
+
+from .config import EngineConfig
+from .engine.engine import Engine
+from .engine.llm import LLM
+from .engine.outputs import CompletionOutput, RequestOutput
+from .engine.ring import Parts, Tap
+from .engine.stream import Stream
+from .errors import (
+    ActorLLMError,
+    ConfigError,
+    DecodeError,
+    DownloadFailed,
+    EngineClosed,
+    EngineDied,
+    InvalidRequest,
+    MachineError,
+    ModelCorrupt,
+    ModelError,
+    ModelNotFound,
+    RequestError,
+    RequestFailed,
+    UnsupportedModel,
+    UsageError,
+)
+from .params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "ActorLLMError",
+    "CompletionOutput",
+    "ConfigError",
+    "DecodeError",
+    "DownloadFailed",
+    "Engine",
+    "EngineClosed",
+    "EngineConfig",
+    "EngineDied",
+    "InvalidRequest",
+    "MachineError",
+    "ModelCorrupt",
+    "ModelError",
+    "ModelNotFound",
+    "Parts",
+    "RequestError",
+    "RequestFailed",
+    "RequestOutput",
+    "SamplingParams",
+    "Stream",
+    "Tap",
+    "UnsupportedModel",
+    "UsageError",
+]

@@ -12,8 +12,8 @@ DEFAULT_MODEL = "smollm2-135m"
 class EngineConfig:
     """All settings of an engine. Raises ConfigError for values that cannot work.
 
-    model                   `smollm2-135m`, `hash` (no weights: every token is a hash of what the cache holds),
-                            a GGUF file, a Hugging Face directory or a hub id
+    model                   `smollm2-135m`, a GGUF file, a Hugging Face directory, a hub id, or `hash`
+                            (no weights: every token is a hash of what the cache holds)
     served_model_name       the name in HTTP answers; None: the name of the model
     dtype                   float32, bfloat16, float16, or auto: bfloat16 for checkpoints in 16 bits or less
     seed                    seeds of requests that bring none derive from it; None draws one
@@ -31,7 +31,8 @@ class EngineConfig:
     steps_in_flight         2 plans a step while the one before still runs
     renderer_num_workers    threads for templates and tokenising
     num_threads             threads for the model; None: one a core
-    shutdown_timeout        seconds that leaving the engine may take before the rest is cancelled
+    shutdown_timeout        seconds that leaving the engine waits for the step in flight
+    verify                  check every core after every turn, and encode and decode every message: slow
     """
 
     model: str = DEFAULT_MODEL
@@ -53,6 +54,7 @@ class EngineConfig:
     renderer_num_workers: int = 1
     num_threads: int | None = None
     shutdown_timeout: float = 5.0
+    verify: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first field that cannot work."""

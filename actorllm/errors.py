@@ -1,20 +1,20 @@
 """Every exception of actorllm, named by who has to act.
 
-    ActorLLMError
-    ├── UsageError            the program that calls
-    │   ├── ConfigError       a field of EngineConfig
-    │   └── EngineClosed      an engine that is not open (any more)
-    ├── RequestError          one request; others are not touched
-    │   ├── InvalidRequest    it asks for what cannot be (`param` names the field)
-    │   └── RequestFailed     the engine could not finish it
-    ├── ModelError            the model's files
-    │   ├── ModelNotFound     there is no such model
-    │   ├── ModelCorrupt      a file is truncated or foreign (the message names it)
-    │   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
-    ├── DecodeError           a peer: bytes that are not a message
-    └── MachineError          this machine
-        ├── DownloadFailed    the model could not be fetched
-        └── EngineDied        an actor crashed; the cause is attached
+ActorLLMError
+├── UsageError            the program that calls
+│   ├── ConfigError       a field of EngineConfig
+│   └── EngineClosed      an engine that is not open (any more)
+├── RequestError          one request; others are not touched
+│   ├── InvalidRequest    it asks for what cannot be (`param` names the field)
+│   └── RequestFailed     the engine could not finish it
+├── ModelError            the model's files
+│   ├── ModelNotFound     there is no such model
+│   ├── ModelCorrupt      a file is truncated or foreign (the message names it)
+│   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
+├── DecodeError           a peer: bytes that are not a message
+└── MachineError          this machine
+├── DownloadFailed    the model could not be fetched
+└── EngineDied        an actor crashed; the cause is attached
 """
 
 

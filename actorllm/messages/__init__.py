@@ -76,6 +76,7 @@ Message = (
 )
 
 __all__ = [
+    "MESSAGES",
     "Abort",
     "Cancel",
     "Compile",
@@ -98,7 +99,6 @@ __all__ = [
     "Job",
     "JobDone",
     "Limits",
-    "MESSAGES",
     "Message",
     "NewRow",
     "Question",

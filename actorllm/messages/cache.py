@@ -10,8 +10,8 @@ class Reserve:
     Parallel columns, one entry a want: `requests` (int64); `num_computed` (int32), tokens whose KV is
     confirmed; `num_scheduled` (int32), tokens sent to the workers so far; `debts` (int32), tokens it
     would compute; `num_tokens` (int32) how many of `tokens` (int32), newly confirmed ids, are its.
-    `num_running` wants come from running requests and stand first. `nothing_in_flight` tells the pool that waiting
-    cannot help.
+    `num_running` wants come from running requests and stand first. `nothing_in_flight` tells the pool
+    that waiting cannot help.
     """
 
     step: int

@@ -1,0 +1,87 @@
+"""The worker's device: a runner on a thread of its own. The only module that knows `actorllm.model`."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from ..checkpoint import Checkpoint
+from ..config import EngineConfig
+from ..errors import RequestFailed
+from ..messages import Job, JobDone, RunStep, Sampled
+from ..wire.mailbox import Port
+from .jobs import DeviceThread
+
+
+class Runner(Protocol):
+    """What executes steps: a model with its KV cache and its persistent batch."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the KV cache."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens a request may have in all."""
+
+    def execute(self, step: RunStep) -> bytes:
+        """Run the step; a token for each sampling row, in row order (int32 column)."""
+
+    def reset(self) -> None:
+        """Forget every row: the next step brings all its rows anew."""
+
+
+OpenRunner = Callable[[Checkpoint, EngineConfig], Runner]
+"""Makes a runner; called on the device's thread, and may take long."""
+
+
+def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    """The runner that the checkpoint asks for. Imports torch unless it is the hash model."""
+    if checkpoint.architecture.family == "hash":
+        from ..model.hash import HashRunner
+
+        return HashRunner(config, checkpoint.architecture.max_position_embeddings)
+    from ..model.runner import open_runner as open_torch_runner
+
+    return open_torch_runner(checkpoint, config)
+
+
+class Device:
+    """A runner whose batch can be trusted: after a step that raised, its epoch is over."""
+
+    def __init__(self, thread: DeviceThread, runner: Runner) -> None:
+        self.num_blocks = runner.num_blocks
+        self.max_model_len = runner.max_model_len
+        self._thread = thread
+        self._runner = runner
+        self._epoch = 0
+        self._failed_epoch = -1
+
+    def start(self, job: Job, inbox: Port[JobDone]) -> None:
+        """Queue a step; its JobDone will be in `inbox`."""
+        self._thread.start(self._run, job, inbox)
+
+    def _run(self, step: RunStep) -> Sampled:
+        if step.epoch <= self._failed_epoch:
+            raise RequestFailed(f"an earlier step of epoch {step.epoch} failed")
+        if step.epoch > self._epoch:
+            self._epoch = step.epoch
+            self._runner.reset()
+        try:
+            return Sampled(self._runner.execute(step))
+        except BaseException:
+            self._failed_epoch = step.epoch
+            raise
+
+
+@asynccontextmanager
+async def open_device(
+    checkpoint: Checkpoint, config: EngineConfig, make: OpenRunner = open_runner
+) -> AsyncIterator[Device]:
+    """A device that is ready for steps; its thread ends with the block."""
+    thread = DeviceThread("actorllm-device")
+    try:
+        with thread:
+            runner = await thread.call(lambda: make(checkpoint, config))
+            yield Device(thread, runner)
+    finally:
+        await thread.join(config.shutdown_timeout)

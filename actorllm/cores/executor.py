@@ -1,0 +1,94 @@
+"""Executor: the ledger of steps. It hands each step to every rank and says when all have done it."""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from ..messages import FromExecutor, RankDone, RankFailed, RunStep, StepDone, StepFailed, ToExecutor
+from . import NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorStatistics:
+    """Steps now; counts since the start."""
+
+    epoch: int
+    steps_in_flight: int
+    num_done: int
+    num_failed: int
+
+
+@dataclass(slots=True)
+class Open:
+    """A step that some ranks still work on; `tokens` come from the output rank."""
+
+    epoch: int
+    waiting: set[int] = field(default_factory=set)
+    tokens: bytes = b""
+
+
+class Executor:
+    """Survives its ranks: what a rank says of an epoch that has failed is not heard."""
+
+    def __init__(self, num_ranks: int, output_rank: int = 0) -> None:
+        self._ranks = range(num_ranks)
+        self._output_rank = output_rank
+        self._open: dict[int, Open] = {}
+        self._failed_epoch = -1
+        self._epoch = 0
+        self._out: list[FromExecutor] = []
+        self._done = self._failed = 0
+
+    def feed(self, message: ToExecutor) -> None:
+        """Absorb a message."""
+        match message:
+            case RunStep(step, epoch):
+                if epoch > self._failed_epoch:
+                    self._epoch = epoch
+                    self._open[step] = Open(epoch, set(self._ranks))
+                    self._out.append(message)
+            case RankDone(rank, step, epoch, tokens):
+                if epoch > self._failed_epoch:
+                    self._rank_done(rank, step, tokens)
+            case RankFailed(_, step, epoch, fault):
+                if epoch > self._failed_epoch:
+                    self._failed_epoch = epoch
+                    self._failed += 1
+                    self._open.clear()
+                    self._out.append(StepFailed(step, epoch, fault))
+            case _:
+                assert_never(message)
+
+    def poll(self, now: float) -> tuple[FromExecutor, ...]:
+        """Steps to the ranks and results to the Scheduler, in order."""
+        out, self._out = tuple(self._out), []
+        return out
+
+    @property
+    def deadline(self) -> float:
+        """Mail alone wakes the Executor."""
+        return NEVER
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step is on its way."""
+        return not self._open and not self._out
+
+    def check(self) -> None:
+        """Raise AssertionError when a finished or failed step is still in the ledger."""
+        for entry in self._open.values():
+            assert entry.waiting
+            assert entry.epoch > self._failed_epoch
+
+    def statistics(self) -> ExecutorStatistics:
+        """Gauges and counters of this moment."""
+        return ExecutorStatistics(self._epoch, len(self._open), self._done, self._failed)
+
+    def _rank_done(self, rank: int, step: int, tokens: bytes) -> None:
+        entry = self._open[step]
+        entry.waiting.remove(rank)
+        if rank == self._output_rank:
+            entry.tokens = tokens
+        if not entry.waiting:
+            del self._open[step]
+            self._done += 1
+            self._out.append(StepDone(step, entry.epoch, entry.tokens))

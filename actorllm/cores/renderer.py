@@ -1,0 +1,146 @@
+"""Renderer: makes tokens of prompts, holds them to the limits, and submits them."""
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from ..messages import (
+    Abort,
+    Failed,
+    Fault,
+    FromRenderer,
+    Job,
+    JobDone,
+    Limits,
+    Render,
+    Rendered,
+    Submit,
+    TokenPrompt,
+    ToRenderer,
+    Track,
+    unpack,
+)
+from . import NEVER
+
+PROMPT_TAIL = 8
+"""Tokens of the prompt that the Detokenizer gets: a character of four bytes may have begun there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RendererStatistics:
+    """Requests on a thread now; counts since the start."""
+
+    num_rendering: int
+    num_rendered: int
+    num_refused: int
+    num_prompt_tokens: int
+
+
+class Renderer:
+    """Text and conversations become tokens in jobs; token prompts are only checked."""
+
+    def __init__(self, *, vocab_size: int, max_model_len: int) -> None:
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._held: dict[int, Render] = {}
+        self._aborted: set[int] = set()
+        self._out: list[FromRenderer] = []
+        self._rendered = self._refused = self._prompt_tokens = 0
+
+    def feed(self, message: ToRenderer) -> None:
+        """Absorb a message."""
+        match message:
+            case Render(request, question):
+                if isinstance(question.prompt, TokenPrompt):
+                    self._submit(message, question.prompt.tokens)
+                else:
+                    self._held[request] = message
+                    self._out.append(Job(request, message))
+            case Abort(request):
+                if request in self._held:
+                    self._aborted.add(request)
+                else:
+                    self._out.append(message)
+            case JobDone():
+                self._job_done(message)
+            case _:
+                assert_never(message)
+
+    def poll(self, now: float) -> tuple[FromRenderer, ...]:
+        """What goes on, in order: Rendered, then Track, then Submit."""
+        out, self._out = tuple(self._out), []
+        return out
+
+    @property
+    def deadline(self) -> float:
+        """Mail alone wakes the Renderer."""
+        return NEVER
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being rendered."""
+        return not self._held and not self._out
+
+    def check(self) -> None:
+        """Raise AssertionError when an aborted request is not held."""
+        assert self._aborted <= self._held.keys()
+
+    def statistics(self) -> RendererStatistics:
+        """Gauges and counters of this moment."""
+        return RendererStatistics(len(self._held), self._rendered, self._refused, self._prompt_tokens)
+
+    def _job_done(self, done: JobDone) -> None:
+        """A request whose Abort came meanwhile ends here; a thread cannot be taken its work away."""
+        render = self._held.pop(done.id)
+        if done.id in self._aborted:
+            self._aborted.remove(done.id)
+            self._out.append(Failed(done.id, "abort"))
+        elif done.fault is not None:
+            self._refuse(done.id, done.fault)
+        else:
+            assert isinstance(done.value, Rendered)
+            self._submit(render, done.value.tokens)
+
+    def _submit(self, render: Render, column: bytes) -> None:
+        request, question = render.request, render.question
+        tokens = unpack(column)
+        fault = self._fault(tokens, question.limits)
+        if fault is not None:
+            self._refuse(request, fault)
+            return
+        self._rendered += 1
+        self._prompt_tokens += len(tokens)
+        rest = self._max_model_len - len(tokens)
+        limit = question.limits.max_tokens
+        limits = replace(question.limits, max_tokens=rest if limit is None else min(limit, rest))
+        self._out += (
+            Rendered(request, column),
+            Track(request, column[-4 * PROMPT_TAIL :], question.text),
+            Submit(request, column, question.sampling, limits),
+        )
+
+    def _refuse(self, request: int, fault: Fault) -> None:
+        self._refused += 1
+        self._out.append(Failed(request, "error", fault))
+
+    def _fault(self, tokens: list[int], limits: Limits) -> Fault | None:
+        """What is wrong with these tokens, or None."""
+        if not tokens:
+            return _invalid("the prompt is empty", "prompt")
+        if len(tokens) >= self._max_model_len:
+            text = (
+                f"the prompt has {len(tokens)} tokens; with max_model_len {self._max_model_len} "
+                f"it may have {self._max_model_len - 1} at most, so that one can be generated"
+            )
+            return _invalid(text, "prompt")
+        if not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
+            wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
+            return _invalid(f"token id {wrong} is outside the vocabulary of {self._vocab_size}", "prompt")
+        for token in limits.stop_token_ids:
+            if token >= self._vocab_size:
+                text = f"stop token id {token} is outside the vocabulary of {self._vocab_size}"
+                return _invalid(text, "stop_token_ids")
+        return None
+
+
+def _invalid(message: str, param: str) -> Fault:
+    return Fault("InvalidRequest", message, param)

@@ -1,0 +1,168 @@
+"""The door: where callers come in, wait for a seat, and find what has come for them."""
+
+import threading
+from collections.abc import Callable
+
+import anyio
+
+from ..errors import ActorLLMError, EngineClosed
+from ..messages import (
+    Cancel,
+    Delta,
+    Failed,
+    Fault,
+    Generate,
+    Question,
+    Rendered,
+    ToCaller,
+    request_id,
+    unpack,
+)
+from ..wire.mailbox import Port
+
+
+class Cell:
+    """What has come for one request and was not read yet: it grows by at most the answer."""
+
+    __slots__ = (
+        "_event",
+        "error",
+        "fault",
+        "finish_reason",
+        "parts",
+        "prompt",
+        "request",
+        "stop_reason",
+        "tokens",
+    )
+
+    def __init__(self, request: int) -> None:
+        self.request = request
+        self.prompt: list[int] = []
+        self.parts: list[str] = []
+        self.tokens: list[int] = []
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.fault: Fault | None = None
+        self.error: ActorLLMError | None = None
+        self._event: anyio.Event | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self.parts or self.tokens or self.finish_reason or self.error)
+
+    async def wait(self) -> None:
+        """Wait until there is something to read."""
+        while not self.ready:
+            self._event = anyio.Event()
+            await self._event.wait()
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    def put(self, message: ToCaller) -> bool:
+        """Take in what has come; True when it was the last of the request."""
+        match message:
+            case Rendered(_, tokens):
+                self.prompt = unpack(tokens)
+                return False
+            case Failed(_, reason, fault):
+                self.finish_reason, self.fault = reason, fault
+            case Delta():
+                if message.text:
+                    self.parts.append(message.text)
+                self.tokens += unpack(message.tokens)
+                self.finish_reason, self.stop_reason = message.finish_reason, message.stop_reason
+                self.fault = message.fault
+        self.wake()
+        return self.finish_reason is not None
+
+
+class Door:
+    """Seats are bounded; whoever finds none waits here, and nowhere else in the engine.
+
+    `post` runs a function in the engine's event loop from any thread.
+    """
+
+    def __init__(
+        self, seats: int, frontend: Port[Generate | Cancel], post: Callable[[Callable[[], object]], None]
+    ) -> None:
+        self._seats = anyio.Semaphore(seats)
+        self._num_seats = seats
+        self._frontend = frontend
+        self._post = post
+        self._thread = threading.get_ident()
+        self._cells: dict[int, Cell] = {}
+        self._counter = 0
+        self._closed: ActorLLMError | None = None
+        self._is_closed = anyio.Event()
+
+    @property
+    def closed(self) -> ActorLLMError | None:
+        """Why nobody comes in any more; None while the door is open."""
+        return self._closed
+
+    async def wait_closed(self) -> None:
+        """Wait until nobody comes in any more."""
+        await self._is_closed.wait()
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have a seat."""
+        return len(self._cells)
+
+    @property
+    def num_waiting(self) -> int:
+        """Callers that wait for a seat."""
+        return self._seats.statistics().tasks_waiting
+
+    async def enter(self, question: Question) -> Cell:
+        """Wait for a seat, then ask. Raises EngineClosed, or EngineDied, when there will be none."""
+        self._raise_if_closed()
+        await self._seats.acquire()
+        if self._closed is not None:
+            self._seats.release()
+        self._raise_if_closed()
+        self._counter += 1
+        cell = Cell(request_id(0, self._counter))
+        self._cells[cell.request] = cell
+        self._frontend.send_nowait(Generate(cell.request, question))
+        return cell
+
+    def deliver(self, message: ToCaller) -> None:
+        """The Frontend's way to the callers."""
+        if self._cells[message.request].put(message):
+            del self._cells[message.request]
+            self._seats.release()
+
+    def abandon(self, request: int) -> None:
+        """Nobody reads this request any more. May be called from any thread, as a finaliser does."""
+        if threading.get_ident() != self._thread:
+            self._post(lambda: self.abandon(request))
+        elif request in self._cells and self._closed is None:
+            self._frontend.send_nowait(Cancel(request))
+
+    def close(self, error: ActorLLMError) -> None:
+        """Let nobody in any more, and give `error` to everyone inside and in the queue."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        self._is_closed.set()
+        for cell in self._cells.values():
+            cell.error = error
+            cell.wake()
+        for _ in range(self.num_waiting):
+            self._seats.release()
+
+    def _raise_if_closed(self) -> None:
+        if self._closed is not None:
+            raise type(self._closed)(str(self._closed)) from self._closed.__cause__
+
+
+def not_open() -> EngineClosed:
+    """What is raised by an engine that was not entered."""
+    return EngineClosed("the engine is not open: use it inside `async with Engine(...) as engine:`")

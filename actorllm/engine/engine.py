@@ -1,0 +1,189 @@
+"""Engine: the facade. It lives inside the caller's async block, and leaves nothing behind."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import anyio
+
+from ..checkpoint import Checkpoint, Progress, open_checkpoint
+from ..config import EngineConfig
+from ..errors import EngineDied, InvalidRequest
+from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
+from ..params import SamplingParams
+from .door import not_open
+from .outputs import Statistics
+from .ring import Parts, Ring, open_ring
+from .stream import Stream
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+
+class Engine:
+    """An LLM inference engine inside an async program, under asyncio or trio.
+
+    ```python
+    async with Engine("smollm2-135m") as engine:
+        async for output in engine.generate("Once upon a time", SamplingParams(max_tokens=64)):
+            print(output.delta, end="")
+    ```
+
+    Entering fetches and loads the model on threads; leaving aborts what is still open. When an actor
+    crashes, every open stream raises EngineDied, and so does leaving the block.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig | str | None = None,
+        *,
+        progress: Progress | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        """`config` is a configuration or a model's name; `progress` hears of a download."""
+        self.config = EngineConfig(model=config) if isinstance(config, str) else config or EngineConfig()
+        self._progress = progress
+        self._parts = parts or Parts()
+        self._stack = AsyncExitStack()
+        self._entered: tuple[Ring, Checkpoint] | None = None
+
+    async def __aenter__(self) -> "Engine":
+        """Raises ModelError, DownloadFailed or ConfigError when it cannot start."""
+        open_ = partial(open_checkpoint, self.config.model, progress=self._progress)
+        checkpoint = await anyio.to_thread.run_sync(open_)
+        seed = secrets.randbits(63) if self.config.seed is None else self.config.seed
+        ring = await self._stack.enter_async_context(open_ring(self.config, checkpoint, seed, self._parts))
+        self._entered = (ring, checkpoint)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        died = self.died
+        await self._stack.__aexit__(exc_type, exc, traceback)
+        if exc is None and died is not None:
+            raise died
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Continue a prompt: text (tokenised with the model's special tokens) or token ids.
+
+        Raises InvalidRequest for a prompt of another type; what only the tokens show comes from the stream.
+        """
+        if isinstance(prompt, str):
+            return self._ask(TextPrompt(prompt), params)
+        return self._ask(TokenPrompt(_column(prompt)), params)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None) -> Stream:
+        """Answer a conversation: messages with `role` and `content`, through the model's chat template.
+
+        Without `params`, and for `max_tokens=None`, the answer may take the rest of the context.
+        """
+        return self._ask(Conversation(_conversation(messages)), params or SamplingParams(max_tokens=None))
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self.config.served_model_name or self._checkpoint.name
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that a request may have, prompt and answer together."""
+        return self._ring.max_model_len
+
+    @property
+    def died(self) -> EngineDied | None:
+        """Why the engine has died; None while it lives."""
+        if self._entered is None or not isinstance(self._ring.door.closed, EngineDied):
+            return None
+        return self._ring.door.closed
+
+    async def wait_closed(self) -> None:
+        """Wait until the engine is left, or dies (see `died`)."""
+        await self._ring.door.wait_closed()
+
+    async def check(self, timeout: float = 10.0) -> None:
+        """Wait until every request that was dropped has ended; raise if anything is held after all.
+
+        Raises AssertionError, naming what is held, when the ring is not idle within `timeout` seconds,
+        or when an invariant of an actor is broken. To be called when no stream is open.
+        """
+        ring = self._ring
+        with anyio.move_on_after(timeout):
+            while not ring.idle:
+                turned = anyio.Event()
+                ring.turned.append(turned)
+                await turned.wait()
+        ring.check()
+        if not ring.idle:
+            raise AssertionError(f"the engine still holds something: {await self.statistics()}")
+
+    async def statistics(self) -> Statistics:
+        """Every actor's statistics by its name, with `mail` that waits for it; and the door's."""
+        ring = self._ring
+        await anyio.lowlevel.checkpoint()
+        gathered: Statistics = {
+            name: {**asdict(core.statistics()), "mail": ring.mail_waiting(name)}
+            for name, core in ring.cores.items()
+        }
+        for index, port in enumerate(ring.taps):
+            gathered[f"tap-{index}"]["lost"] = port.num_lost
+        gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
+        return gathered
+
+    @property
+    def _ring(self) -> Ring:
+        if self._entered is None:
+            raise not_open()
+        return self._entered[0]
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        if self._entered is None:
+            raise not_open()
+        return self._entered[1]
+
+    def _ask(self, prompt: TextPrompt | TokenPrompt | Conversation, params: SamplingParams | None) -> Stream:
+        if params is None:
+            params = SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", "params")
+        sampling = params.sampling(self._checkpoint.sampling_defaults)
+        question = Question(prompt, sampling, params.limits(), params.text_rules())
+        return Stream(self._ring.door, question)
+
+
+def _column(prompt: Any) -> bytes:
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+        text = f"the prompt must be a string or a list of token ids, not {type(prompt).__name__}"
+        raise InvalidRequest(text, "prompt")
+    for token in prompt:
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise InvalidRequest(f"a token id must be an integer, not {token!r}", "prompt")
+        if not 0 <= token < 2**31:
+            raise InvalidRequest(f"token id {token} is outside the vocabulary", "prompt")
+    return pack(prompt)
+
+
+def _conversation(messages: Any) -> str:
+    """Check the shape that every chat template relies on. Raises InvalidRequest."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise InvalidRequest("messages must be a list of at least one message", "messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            text = f"messages[{index}] must be an object with a role, not {message!r}"
+            raise InvalidRequest(text, "messages")
+        if not isinstance(message.get("content"), str | None):
+            text = f"the content of messages[{index}] must be text, not {message.get('content')!r}"
+            raise InvalidRequest(text, "messages")
+    try:
+        return json.dumps([dict(message) for message in messages])
+    except TypeError as error:
+        raise InvalidRequest(f"messages must be JSON: {error}", "messages") from error

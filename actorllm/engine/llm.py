@@ -1,0 +1,105 @@
+"""LLM: the engine for programs that are not async. Works in scripts and in notebooks."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import anyio
+from anyio.from_thread import start_blocking_portal
+
+from ..config import EngineConfig
+from ..errors import InvalidRequest
+from ..params import SamplingParams
+from .engine import Engine, Prompt
+from .outputs import RequestOutput
+from .stream import Stream
+
+
+class LLM:
+    """A synchronous engine: it runs in an event loop on a thread of its own.
+
+    Close it with `close()` or a `with` block; otherwise it ends with the interpreter.
+    """
+
+    def __init__(self, config: EngineConfig | str | None = None, *, backend: str = "asyncio") -> None:
+        """Start the engine; raises what `Engine.__aenter__` raises. `backend`: asyncio or trio."""
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal(backend, name="actorllm"))
+        self._finalizer = weakref.finalize(self, self._stack.close)
+        try:
+            entered = self._portal.wrap_async_context_manager(Engine(config))
+            self.engine = self._stack.enter_context(entered)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the engine and its thread. A second call does nothing."""
+        self._finalizer()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or many (all at once); the outputs stand in the order of the prompts.
+
+        `params` is for all, or a list with one for each. Raises InvalidRequest before anything runs when
+        a prompt or the number of params is wrong; the first error of a request otherwise.
+        """
+        one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
+        many: Sequence[Any] = [prompts] if one else prompts
+        each = _for_each(params, len(many))
+        streams = [self.engine.generate(prompt, own) for prompt, own in zip(many, each, strict=True)]
+        return self._portal.call(_collect, streams)
+
+    def chat(
+        self,
+        conversations: Sequence[Any],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages) or a list of conversations."""
+        one = bool(conversations) and isinstance(conversations[0], Mapping)
+        many: Sequence[Any] = [conversations] if one else conversations
+        each = _for_each(params, len(many))
+        streams = [self.engine.chat(messages, own) for messages, own in zip(many, each, strict=True)]
+        return self._portal.call(_collect, streams)
+
+
+def _for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidRequest(f"there are {count} prompts, but {len(params)} params", "params")
+    return params
+
+
+async def _collect(streams: list[Stream]) -> list[RequestOutput]:
+    """All answers, in order. When one fails, the others are aborted."""
+    answers: dict[int, RequestOutput] = {}
+
+    async def collect(index: int) -> None:
+        answers[index] = await streams[index]
+
+    try:
+        async with anyio.create_task_group() as nursery:
+            for index in range(len(streams)):
+                nursery.start_soon(collect, index)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [answers[index] for index in range(len(streams))]

@@ -1,0 +1,103 @@
+"""Stream: the answer to one request, as it comes or as a whole."""
+
+from collections.abc import Generator
+from types import TracebackType
+
+from ..errors import ActorLLMError, RequestFailed, rebuild
+from ..messages import Question
+from .door import Cell, Door
+from .outputs import CompletionOutput, RequestOutput
+
+
+class Stream:
+    """Iterate it for what is new, `await` it for the whole, or leave it by `async with`.
+
+    It is no async generator: whoever drops it, breaks out of it, or is cancelled in it aborts the
+    request in that very moment. The request starts with the first `await`.
+    """
+
+    def __init__(self, door: Door, question: Question) -> None:
+        self._door = door
+        self._question = question
+        self._cell: Cell | None = None
+        self._parts: list[str] = []
+        self._tokens: list[int] = []
+        self._finished = False
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        """The next output: all that has come since the last one, merged.
+
+        Raises InvalidRequest for what cannot be asked, RequestFailed when the engine could not finish,
+        EngineClosed or EngineDied when there is no engine any more.
+        """
+        if self._finished:
+            raise StopAsyncIteration
+        try:
+            if self._cell is None:
+                self._cell = await self._door.enter(self._question)
+            await self._cell.wait()
+        except BaseException:
+            self.close()
+            raise
+        return self._take(self._cell)
+
+    def __await__(self) -> Generator[object, object, RequestOutput]:
+        """The whole answer, when it has ended."""
+        return self._collect().__await__()
+
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort the request, unless it has ended. Further iteration just ends."""
+        if not self._finished:
+            self._finished = True
+            if self._cell is not None:
+                self._door.abandon(self._cell.request)
+
+    async def _collect(self) -> RequestOutput:
+        output = None
+        async for output in self:
+            pass
+        if output is None:
+            raise RequestFailed("the stream has been read already, or was closed")
+        return output
+
+    def _take(self, cell: Cell) -> RequestOutput:
+        """Make an output of what is in the cell, and empty it."""
+        parts, cell.parts = cell.parts, []
+        tokens, cell.tokens = cell.tokens, []
+        self._parts += parts
+        self._tokens += tokens
+        self._finished = cell.finish_reason is not None or cell.error is not None
+        error = _error(cell)
+        if error is not None:
+            raise error
+        answer = CompletionOutput(
+            0, self._parts, self._tokens, "".join(parts), cell.finish_reason, cell.stop_reason
+        )
+        return RequestOutput(f"req-{cell.request}", cell.prompt, (answer,), self._finished)
+
+
+def _error(cell: Cell) -> ActorLLMError | None:
+    if cell.fault is not None:
+        return rebuild(cell.fault.kind, cell.fault.message, cell.fault.param)
+    if cell.error is not None and cell.finish_reason is None:
+        error = type(cell.error)(str(cell.error))
+        error.__cause__ = cell.error.__cause__
+        return error
+    return None
