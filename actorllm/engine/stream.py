@@ -70,12 +70,12 @@ class Stream:
                 self._door.abandon(self._cell.request)
 
     async def _collect(self) -> RequestOutput:
-        output = None
+        last = None
         async for output in self:
-            pass
-        if output is None:
+            last = output
+        if last is None:
             raise RequestFailed("the stream has been read already, or was closed")
-        return output
+        return last
 
     def _take(self, cell: Cell) -> RequestOutput:
         """Make an output of what is in the cell, and empty it."""
