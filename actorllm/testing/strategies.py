@@ -6,7 +6,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from hypothesis import strategies as st
 
-from actorllm.messages import MESSAGES, Message
+from ..messages import MESSAGES, Message
 
 T = TypeVar("T")
 

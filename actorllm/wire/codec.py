@@ -13,8 +13,8 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgpack
 
-from actorllm.errors import DecodeError
-from actorllm.messages import MESSAGES, Message
+from ..errors import DecodeError
+from ..messages import MESSAGES, Message
 
 MAX_BYTES = 1 << 28
 """The largest encoding. The biggest honest message is a RunStep that brings every prompt again."""

@@ -1,7 +1,6 @@
 """Messages in a stream of bytes: each is 4 bytes of length (big-endian) and then the body. Sans-IO."""
 
-from actorllm.errors import DecodeError
-
+from ..errors import DecodeError
 from .codec import MAX_BYTES
 
 _HEADER = 4

@@ -5,8 +5,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from actorllm.messages import Message
-
+from ..messages import Message
 from .codec import decode, encode
 
 T = TypeVar("T")
