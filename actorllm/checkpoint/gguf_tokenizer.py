@@ -1,0 +1,252 @@
+"""GGUF vocabularies as `tokenizers` objects.
+
+GGUF keeps tokens, scores, types and merges, but of the pre-tokenizer only a name (`tokenizer.ggml.pre`). What
+the names stand for are facts of llama.cpp's src/llama-vocab.cpp; the patterns here are those that the models'
+own tokenizer.json files have. A name is known here only if the result is token for token the same.
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ModelCorrupt, UnsupportedModel
+from .fetch import cache_directory
+from .gguf import GGUFFile
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_VERSION = 1  # of this converter: a higher one leaves the cached conversions behind
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pre:
+    """A pre-tokenizer: `splits` cut the text one after the other, and matches and gaps are both words.
+
+    whole_words  a word that is a token is that token, whatever the merges say
+    add_bos      what holds if the metadata do not say
+    """
+
+    splits: tuple[str, ...]
+    whole_words: bool = False
+    add_bos: bool = False
+
+
+_FAMILIES = {
+    ("gpt-2", "phi-2", "mpt", "olmo"): _Pre((_GPT2,)),
+    ("smollm", "starcoder", "refact", "command-r"): _Pre((r"\p{N}", _GPT2)),
+    ("llama-bpe", "llama3", "llama-v3"): _Pre((_CL100K % "{1,3}",), whole_words=True, add_bos=True),
+    ("qwen2", "deepseek-r1-qwen", "stablelm2"): _Pre((_CL100K % "",)),
+    ("qwen35",): _Pre((_QWEN35,)),
+    ("deepseek-coder",): _Pre((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
+    ("falcon",): _Pre((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+}
+_PRES = {name: pre for names, pre in _FAMILIES.items() for name in names}
+
+
+def convert(file: GGUFFile) -> "tokenizers.Tokenizer":
+    """The tokenizer of a GGUF file, from the cache if the same vocabulary was converted before.
+
+    Raises UnsupportedModel for a kind of vocabulary or a pre-tokenizer that is not known, ModelCorrupt for a
+    vocabulary that contradicts itself.
+    """
+    import tokenizers
+
+    key = sha256(f"{_VERSION} {tokenizers.__version__} {file.digest('tokenizer.ggml.')}".encode()).hexdigest()
+    path = cache_directory() / "tokenizers" / f"{key}.json"
+    text = _read_cache(path)
+    if text is not None:
+        return tokenizers.Tokenizer.from_str(text)
+    built = build(file)
+    _write_cache(path, built.to_str())
+    return built
+
+
+def build(file: GGUFFile) -> "tokenizers.Tokenizer":
+    """The same without the cache."""
+    vocabulary = _Vocabulary(file)
+    model = file.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        return _byte_level(vocabulary)
+    if model == "llama":
+        return _sentencepiece(vocabulary)
+    raise UnsupportedModel(f"{file.path}: a vocabulary of the kind {model!r}; supported are gpt2 and llama")
+
+
+class _Vocabulary:
+    """The vocabulary keys of a GGUF file, checked against each other."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.path = file.path
+        self.file = file
+        self.tokens: list[str] = self._strings("tokenizer.ggml.tokens")
+        self.ids = {token: number for number, token in enumerate(self.tokens)}
+        if len(self.ids) != len(self.tokens):
+            raise ModelCorrupt(f"{self.path}: the vocabulary has the same token twice")
+        types = file.get("tokenizer.ggml.token_type")
+        self.types: list[int] = [1] * len(self.tokens) if types is None else types.tolist()
+        if len(self.types) != len(self.tokens):
+            raise ModelCorrupt(f"{self.path}: {len(self.tokens)} tokens, but {len(self.types)} token types")
+
+    def merges(self) -> list[tuple[str, str]]:
+        """The merges in their order, the first of equals."""
+        pairs: dict[tuple[str, str], None] = {}
+        for merge in self._strings("tokenizer.ggml.merges"):
+            cut = merge.find(" ", 1)
+            if cut < 0:
+                raise ModelCorrupt(f"{self.path}: {merge!r} is no merge of two tokens")
+            pairs[merge[:cut], merge[cut + 1 :]] = None
+        return list(pairs)
+
+    def scores(self) -> list[float]:
+        """The score of each token."""
+        scores = self.file.get("tokenizer.ggml.scores")
+        if scores is None or len(scores) != len(self.tokens):
+            raise ModelCorrupt(f"{self.path}: tokenizer.ggml.scores must have a score for each token")
+        values: list[float] = scores.tolist()
+        return values
+
+    def special(self, name: str, default: int | None = None) -> int | None:
+        """The id of the special token of that name (bos, eos, unknown, ...)."""
+        value = self.file.get(f"tokenizer.ggml.{name}_token_id", default)
+        return value if isinstance(value, int) and 0 <= value < len(self.tokens) else default
+
+    def _strings(self, key: str) -> list[str]:
+        value = self.file.get(key)
+        if not isinstance(value, list) or not value:
+            raise ModelCorrupt(f"{self.path}: {key} is missing")
+        return value
+
+
+def _byte_level(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+
+    name = vocabulary.file.get("tokenizer.ggml.pre")
+    pre = _PRES.get(name)
+    if pre is None:
+        known = ", ".join(_PRES)
+        raise UnsupportedModel(f"{vocabulary.path}: the pre-tokenizer {name!r}; supported are {known}")
+    model = _bpe(vocabulary, vocabulary.merges(), ignore_merges=pre.whole_words)
+    tokenizer = Tokenizer(model)
+    splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special_tokens(tokenizer, vocabulary)
+    _surround(tokenizer, vocabulary, pre.add_bos)
+    return tokenizer
+
+
+def _sentencepiece(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
+    from tokenizers import Tokenizer, decoders, normalizers
+
+    unknown = vocabulary.special("unknown", 0)
+    model = _bpe(
+        vocabulary,
+        _merges_of_scores(vocabulary),
+        byte_fallback=True,
+        fuse_unk=True,
+        unk_token=None if unknown is None else vocabulary.tokens[unknown],
+    )
+    tokenizer = Tokenizer(model)
+    prefix = vocabulary.file.get("tokenizer.ggml.add_space_prefix", True)
+    escape = normalizers.Replace(" ", "▁")
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), escape] if prefix else [escape])
+    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
+    _add_special_tokens(tokenizer, vocabulary)
+    _surround(tokenizer, vocabulary, add_bos=True)
+    return tokenizer
+
+
+def _bpe(vocabulary: _Vocabulary, merges: list[tuple[str, str]], **options: Any) -> "tokenizers.models.BPE":
+    from tokenizers import models
+
+    try:
+        return models.BPE(vocab=vocabulary.ids, merges=merges, **options)
+    except Exception as error:  # the library raises a bare Exception
+        raise ModelCorrupt(f"{vocabulary.path}: {error}") from None
+
+
+def _merges_of_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """Merges that do what sentencepiece's BPE does: of all pairs that make a token, the best score first.
+
+    Every way to cut a token into two tokens is a merge of that token's rank.
+    """
+    ids, scores = vocabulary.ids, vocabulary.scores()
+    ranked = []
+    for token, number in ids.items():
+        if vocabulary.types[number] in (_BYTE, _CONTROL, _UNKNOWN):
+            continue
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in ids and right in ids:
+                ranked.append((-scores[number], ids[left], ids[right], left, right))
+    ranked.sort()
+    return [(left, right) for _, _, _, left, right in ranked]
+
+
+def _add_special_tokens(tokenizer: "tokenizers.Tokenizer", vocabulary: _Vocabulary) -> None:
+    from tokenizers import AddedToken
+
+    added = {_UNKNOWN: True, _CONTROL: True, _USER_DEFINED: False}
+    tokens = [
+        AddedToken(token, special=added[kind], normalized=False)
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+        if kind in added and token
+    ]
+    tokenizer.add_tokens(tokens)
+
+
+def _surround(tokenizer: "tokenizers.Tokenizer", vocabulary: _Vocabulary, add_bos: bool) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    around = []
+    for name, default in (("bos", add_bos), ("eos", False)):
+        wanted = vocabulary.file.get(f"tokenizer.ggml.add_{name}_token", default)
+        number = vocabulary.special(name)
+        if wanted and number is None:
+            raise ModelCorrupt(f"{vocabulary.path}: {name} is to be added, but there is no {name}_token_id")
+        around.append([vocabulary.tokens[number]] if wanted and number is not None else [])
+    bos, eos = around
+    if not bos and not eos:
+        return
+    tokenizer.post_processor = TemplateProcessing(
+        single=[*bos, "$A", *eos],
+        pair=[*bos, "$A", *eos, *(f"{token}:1" for token in bos), "$B:1", *(f"{token}:1" for token in eos)],
+        special_tokens=[(token, vocabulary.ids[token]) for token in {*bos, *eos}],
+    )
+
+
+def _read_cache(path: Path) -> str | None:
+    """The text of a cached conversion, if it is there and whole. Its first line is the digest of the rest."""
+    try:
+        digest, _, text = path.read_text("utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if digest == sha256(text.encode()).hexdigest() else None
+
+
+def _write_cache(path: Path, text: str) -> None:
+    """Put a conversion into the cache; where that cannot be written, do without."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            file.write(f"{sha256(text.encode()).hexdigest()}\n{text}")
+        os.replace(file.name, path)
+    except OSError:
+        return

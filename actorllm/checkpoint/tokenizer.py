@@ -1,0 +1,131 @@
+"""Text to tokens and back, over a `tokenizers.Tokenizer` from wherever the checkpoint had it."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnsupportedModel
+from .chat import ChatTemplate
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Tokenizer:
+    """What a model reads and writes. Threads may share one.
+
+    backend     does the work; truncation and padding are switched off
+    chat        the model's chat templates
+    eos_token   the text of the token that ends a sequence, or None
+    model_size  rows of the model's embedding: ids beyond the vocabulary, up to here, have empty pieces
+    """
+
+    def __init__(
+        self,
+        backend: "tokenizers.Tokenizer",
+        chat: ChatTemplate,
+        eos_token: str | None = None,
+        model_size: int = 0,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.chat = chat
+        self._model_size = model_size
+        eos = None if eos_token is None else backend.token_to_id(eos_token)
+        self.eos_token_id: int | None = eos
+        self._lock = Lock()
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids. Special tokens written out in the text become those tokens either way;
+        `add_special_tokens` is about those that the model wants around every text.
+        """
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of a whole sequence; ids without a token add nothing."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def render_chat(
+        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
+        """The text of a conversation, to be encoded with add_special_tokens=False. Raises InvalidRequest."""
+        return self.chat.render(messages, add_generation_prompt, **variables)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id that may come: the length of `pieces`."""
+        return len(self.pieces)
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """The bytes that each token adds to a text, by id. Raises UnsupportedModel for unknown decoders."""
+        with self._lock:
+            return self._pieces
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of the special tokens: those that `skip_special_tokens` skips."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token for token, content in added.items() if content.special)
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes, ...]:
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        to_bytes = _piece_reader(self.backend)
+        added = {token: entry.content for token, entry in self.backend.get_added_tokens_decoder().items()}
+        pieces = [b""] * max(self._model_size, 1 + max(vocabulary.values(), default=-1))
+        for piece, token in vocabulary.items():
+            pieces[token] = to_bytes(piece)
+        for token, content in added.items():
+            pieces[token] = content.encode()
+        return tuple(pieces)
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The character that stands for each byte in byte-level vocabularies (the table of GPT-2):
+    printable Latin-1 stands for itself, the other 68 bytes for U+0100 and upwards, in order.
+    """
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in sorted(plain)} | {
+        byte: chr(0x100 + rank) for rank, byte in enumerate(others)
+    }
+
+
+class _ByteLevel:
+    def __init__(self) -> None:
+        self._bytes = {ord(char): byte for byte, char in byte_alphabet().items()}
+
+    def __call__(self, piece: str) -> bytes:
+        try:
+            return bytes([self._bytes[ord(char)] for char in piece])
+        except KeyError:  # a piece that is not in the byte alphabet stands for itself
+            return piece.encode()
+
+
+class _SentencePiece:
+    def __init__(self, byte_fallback: bool) -> None:
+        self._bytes = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if byte_fallback else {}
+
+    def __call__(self, piece: str) -> bytes:
+        return self._bytes.get(piece) or piece.replace("▁", " ").encode()
+
+
+def _piece_reader(backend: "tokenizers.Tokenizer") -> _ByteLevel | _SentencePiece:
+    decoder = backend.decoder
+    state: Any = {"type": "none"} if decoder is None else json.loads(bytes(decoder.__getstate__()))
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    kinds = [step["type"] for step in steps]
+    if "ByteLevel" in kinds:
+        return _ByteLevel()
+    replaces = any(step["type"] == "Replace" and step["content"] == " " for step in steps)
+    if "Metaspace" in kinds or replaces:
+        return _SentencePiece("ByteFallback" in kinds)
+    raise UnsupportedModel(
+        f"the tokenizer's decoder {' + '.join(kinds)}; supported are byte-level and sentencepiece"
+    )
