@@ -27,31 +27,31 @@ _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN35 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pre:
     """A pre-tokenizer: `splits` cut the text one after the other, and matches and gaps are both words.
 
+    composes     the text is brought into Unicode's form NFC first
     whole_words  a word that is a token is that token, whatever the merges say
     add_bos      what holds if the metadata do not say
     """
 
     splits: tuple[str, ...]
+    composes: bool = False
     whole_words: bool = False
     add_bos: bool = False
 
 
 _FAMILIES = {
-    ("gpt-2", "phi-2", "mpt", "olmo"): _Pre((_GPT2,)),
-    ("smollm", "starcoder", "refact", "command-r"): _Pre((r"\p{N}", _GPT2)),
+    ("gpt-2",): _Pre((_GPT2,)),
+    ("mpt",): _Pre((_GPT2,), composes=True),
+    ("smollm", "starcoder", "refact"): _Pre((r"\p{N}", _GPT2)),
+    ("command-r",): _Pre((r"\p{N}", _GPT2), composes=True),
     ("llama-bpe", "llama3", "llama-v3"): _Pre((_CL100K % "{1,3}",), whole_words=True, add_bos=True),
-    ("qwen2", "deepseek-r1-qwen", "stablelm2"): _Pre((_CL100K % "",)),
-    ("qwen35",): _Pre((_QWEN35,)),
+    ("qwen2",): _Pre((_CL100K % "",), composes=True),
+    ("deepseek-r1-qwen",): _Pre((_CL100K % "",)),
     ("deepseek-coder",): _Pre((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
     ("falcon",): _Pre((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
 }
@@ -133,7 +133,7 @@ class _Vocabulary:
 
 
 def _byte_level(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
-    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
     name = vocabulary.file.get("tokenizer.ggml.pre")
     pre = _PRES.get(name)
@@ -142,6 +142,8 @@ def _byte_level(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
         raise UnsupportedModel(f"{vocabulary.path}: the pre-tokenizer {name!r}; supported are {known}")
     model = _bpe(vocabulary, vocabulary.merges(), ignore_merges=pre.whole_words)
     tokenizer = Tokenizer(model)
+    if pre.composes:
+        tokenizer.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
