@@ -29,10 +29,9 @@ from .capacity import capacity
 UInt64 = NDArray[np.uint64]
 
 END = 256
-"""The end token; the ids below it are bytes."""
+"""The end token; the ids below it are bytes, those above are marks that only prompts have."""
 
-VOCAB_SIZE = 257
-DEFAULT_MAX_MODEL_LEN = 2048
+VOCAB_SIZE = 260
 
 _WORD = (1 << 64) - 1
 _CHAIN = 0xD1342543DE82EF95
@@ -58,11 +57,10 @@ class HashRunner:
     """Runs steps of the HashModel; the same interface as the runner of a real model.
 
     `num_blocks` and `max_model_len` are as `capacity` says for blocks of 8 * block_size bytes and a
-    model of any length (DEFAULT_MAX_MODEL_LEN, if none is configured).
+    model of at most `limit` tokens. Raises ConfigError as `capacity` does.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
-        limit = config.max_model_len or DEFAULT_MAX_MODEL_LEN
+    def __init__(self, config: EngineConfig, limit: int) -> None:
         self.num_blocks, self.max_model_len = capacity(config, limit, 8 * config.block_size)
         self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size)
         self._powers = _powers(_CHAIN, self.max_model_len + 1)

@@ -90,7 +90,8 @@ def plan_attention(
     """Group the rows of a step by query length and, within a factor of two, by length of context.
 
     `query_start_loc` [R + 1], `seq_lens` [R] (context after the step) and `block_table` [R, B] are
-    integers on the CPU; `queries_per_kv` is num_heads / num_kv_heads. The token at position p sees the keys at p - sliding_window + 1 to p.
+    integers on the CPU; `queries_per_kv` is num_heads / num_kv_heads. The token at position p sees the
+    keys at p - sliding_window + 1 to p.
     """
     begins = query_start_loc[:-1].long()
     query_lens = query_start_loc.diff().long()

@@ -17,11 +17,11 @@ Open = Callable[[HashRunner, int], Any]
 
 def runner(**settings: Any) -> HashRunner:
     settings = {"max_model_len": 128, "block_size": 4, "max_num_seqs": 4} | settings
-    return HashRunner(EngineConfig(model="hash", **settings))
+    return HashRunner(EngineConfig(model="hash", **settings), 2048)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(256), k=length)
+    return random.Random(seed).choices(range(VOCAB_SIZE), k=length)
 
 
 def test_mix_is_splitmix64() -> None:
@@ -128,7 +128,7 @@ def test_the_seed_counts_only_for_drawn_tokens() -> None:
 
 def test_tokens_are_mostly_readable_with_some_longer_characters_and_ends() -> None:
     tokens = naive_tokens(prompt(5), 8000, GREEDY, ignore_eos=True)
-    assert all(0 <= token < VOCAB_SIZE for token in tokens)
+    assert all(0 <= token <= END for token in tokens)
     assert 150 < tokens.count(END) < 250
     text = bytes(token for token in tokens if token != END).decode(errors="replace")
     assert sum(character.isascii() for character in text) > 0.8 * len(text)
@@ -143,5 +143,7 @@ def test_capacity_comes_from_the_configuration() -> None:
     assert runner(kv_cache_memory_bytes=200).num_blocks == 6
     assert runner(max_model_len=None, num_gpu_blocks_override=5).max_model_len == 20
     assert runner(max_model_len=None).max_model_len == 2048
+    with pytest.raises(ConfigError, match="max_model_len is 2049"):
+        runner(max_model_len=2049)
     with pytest.raises(ConfigError, match="kv_cache_memory_bytes"):
         runner(kv_cache_memory_bytes=31)

@@ -1,0 +1,95 @@
+"""The runner: a model, its KV cache and its persistent batch. It executes steps."""
+
+import numpy as np
+import torch
+from actorllm_kernels import plan_attention
+
+from ..checkpoint import Architecture, Checkpoint
+from ..config import EngineConfig
+from ..cores.batch import Batch, Int32, StepInputs
+from ..messages import RunStep
+from .capacity import capacity
+from .llama import ForwardContext, Llama, LlamaWeights
+from .loader import load_weights, resolve_dtype
+from .rope import rope_tables
+from .sampler import sample
+
+
+class Runner:
+    """Executes steps on the CPU with torch; all of it belongs to the thread that made it.
+
+    `num_blocks` blocks are in the KV cache; `max_model_len` tokens a request may have (see `capacity`,
+    whose ConfigError it raises).
+    """
+
+    def __init__(self, architecture: Architecture, weights: LlamaWeights, config: EngineConfig) -> None:
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        cell = (2, architecture.num_kv_heads, architecture.head_dim)
+        layer = config.block_size * int(np.prod(cell)) * weights.dtype.itemsize
+        self.num_blocks, self.max_model_len = capacity(
+            config, architecture.max_position_embeddings, architecture.num_layers * layer
+        )
+        self._architecture = architecture
+        self._model = Llama(architecture, weights)
+        self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size)
+        self._cos, self._sin = rope_tables(architecture, self.max_model_len)
+        shape = (architecture.num_layers, self.num_blocks, config.block_size, *cell)
+        self._cache = torch.zeros(shape, dtype=weights.dtype)
+
+    def reset(self) -> None:
+        """Forget every request: the next step brings all its rows anew."""
+        self._batch.reset()
+
+    @torch.inference_mode()
+    def execute(self, step: RunStep) -> bytes:
+        """The token (int32 column) of each sampling row of the step, in row order.
+
+        Raises AssertionError for a step that breaks the protocol (see `Batch.apply`). After any
+        exception only `reset` is possible.
+        """
+        inputs = self._batch.apply(step)
+        tokens = self._tokens(inputs) if inputs.input_ids.size else np.zeros(0, np.int32)
+        self._batch.append(tokens)
+        return tokens.astype("<i4").tobytes()
+
+    def check(self) -> None:
+        """Raise AssertionError when the batch is inconsistent."""
+        self._batch.check()
+
+    def _tokens(self, inputs: StepInputs) -> Int32:
+        logits = self._model.forward(
+            torch.from_numpy(inputs.input_ids),
+            self._context(inputs),
+            self._cache,
+            torch.from_numpy(inputs.logits_indices),
+        )
+        return sample(logits, inputs) if inputs.sample_rows.size else np.zeros(0, np.int32)
+
+    def _context(self, inputs: StepInputs) -> ForwardContext:
+        positions = torch.from_numpy(inputs.positions)
+        architecture = self._architecture
+        return ForwardContext(
+            cos=self._cos.index_select(0, positions),
+            sin=self._sin.index_select(0, positions),
+            slot_mapping=torch.from_numpy(inputs.slot_mapping),
+            attention=plan_attention(
+                torch.from_numpy(inputs.query_start_loc),
+                torch.from_numpy(inputs.seq_lens),
+                torch.from_numpy(inputs.block_table),
+                self._batch.block_size,
+                self._cache.dtype,
+                architecture.num_heads // architecture.num_kv_heads,
+                architecture.sliding_window,
+            ),
+        )
+
+
+def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    """Load the weights of a checkpoint in the configured dtype and make a runner of them.
+
+    Raises ModelCorrupt for a damaged file and ConfigError for what does not fit (see `Runner`).
+    """
+    architecture = checkpoint.architecture
+    dtype = resolve_dtype(config.dtype, architecture.dtype)
+    return Runner(architecture, load_weights(architecture, checkpoint.weights(), dtype), config)
