@@ -96,12 +96,12 @@ def test_a_stream_may_end_between_frames() -> None:
 
 @pytest.mark.slow
 def test_many_small_frames_take_time_in_proportion() -> None:
-    count = 200_000
+    count = 400_000
     reader = FrameReader()
     begun = time.process_time()
     reader.feed(frame(b"x") * count)
     assert len(drain(reader)) == count
-    assert time.process_time() - begun < 3  # 0.1 s; 20 s and more if each body moved the rest
+    assert time.process_time() - begun < 3  # 0.3 s; 9 s if each body moved the rest
 
 
 @pytest.mark.slow
@@ -114,4 +114,4 @@ def test_a_large_frame_in_small_pieces_takes_time_in_proportion() -> None:
         assert reader.poll() is None
         reader.feed(stream[at : at + 4096])
     assert reader.poll() == body
-    assert time.process_time() - begun < 3  # 0.05 s; 30 s and more if each piece copied the rest
+    assert time.process_time() - begun < 3  # 0.1 s; a minute if each piece copied the rest
