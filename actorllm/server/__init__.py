@@ -1,0 +1,1 @@
+"""HTTP: an OpenAI-compatible ASGI app around an engine."""
