@@ -39,7 +39,7 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     if checkpoint.architecture.family == "hash":
         from ..model.hash import HashRunner
 
-        return HashRunner(config)
+        return HashRunner(config, checkpoint.architecture.max_position_embeddings)
     from ..model.runner import open_runner as open_torch_runner
 
     return open_torch_runner(checkpoint, config)

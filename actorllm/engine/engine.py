@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
@@ -128,7 +129,6 @@ class Engine:
     async def statistics(self) -> Statistics:
         """Every actor's statistics by its name, with `mail` that waits for it; and the door's."""
         ring = self._ring
-        await anyio.lowlevel.checkpoint()
         gathered: Statistics = {
             name: {**asdict(core.statistics()), "mail": ring.mail_waiting(name)}
             for name, core in ring.cores.items()
@@ -136,6 +136,7 @@ class Engine:
         for index, port in enumerate(ring.taps):
             gathered[f"tap-{index}"]["lost"] = port.num_lost
         gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
+        await anyio.lowlevel.checkpoint()
         return gathered
 
     @property

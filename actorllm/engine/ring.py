@@ -99,8 +99,9 @@ class Ring:
         return not mail and self.door.num_open == 0 and all(core.idle for core in self.cores.values())
 
     def mail_waiting(self, actor: str) -> int:
-        """Messages in the actor's inbox."""
-        return self.mailboxes[actor].inbox.statistics().current_buffer_used
+        """Messages in the actor's inbox; the one that it is just waking up for counts too."""
+        inbox = self.mailboxes[actor].inbox.statistics()
+        return inbox.current_buffer_used + (inbox.tasks_waiting_receive == 0)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant of a core is broken."""
@@ -134,13 +135,20 @@ async def open_ring(
         cores = _cores(config, checkpoint, vocabulary, device, max_model_len, limits, seed, parts)
         taps = [LossyPort(_port(mailboxes[name], config)) for name in mailboxes if name not in ACTORS]
         ring = Ring(door, cores, mailboxes, max_model_len, taps)
+        raised: BaseException | None = None
         async with anyio.create_task_group() as nursery:
             await nursery.start(_run_actors, ring, config, partial(render, checkpoint), device, parts)
             try:
                 yield ring
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # the caller's own: it leaves as it is, in no group
+                raised = error
             finally:
                 door.close(EngineClosed("the engine was closed before this request had ended"))
                 nursery.cancel_scope.cancel()
+        if raised is not None:
+            raise raised
 
 
 async def _run_actors(

@@ -1,0 +1,185 @@
+"""Bad requests, failing steps, crashing actors, and an engine that is left: clear errors, nothing lost."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from actorllm import (
+    ConfigError,
+    Engine,
+    EngineClosed,
+    EngineConfig,
+    EngineDied,
+    InvalidRequest,
+    ModelNotFound,
+    Parts,
+    RequestFailed,
+    SamplingParams,
+)
+from actorllm.actors.worker import Runner
+from actorllm.checkpoint import Checkpoint
+from actorllm.messages import RunStep
+from actorllm.model.hash import HashRunner
+
+from .build import config, expected, prompts
+
+pytestmark = pytest.mark.anyio
+
+GOOD = prompts(1)[0]
+PARAMS = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param", "message"),
+    [
+        ("", "prompt", "the prompt is empty"),
+        ([], "prompt", "the prompt is empty"),
+        ([1] * 256, "prompt", "has 256 tokens; with max_model_len 256 it may have 255"),
+        ([5, 99999], "prompt", "token id 99999 is outside the vocabulary"),
+        ([5, -1], "prompt", "token id -1 is outside the vocabulary"),
+        ([5, 2**40], "prompt", "outside the vocabulary"),
+        ([5, "x"], "prompt", "a token id must be an integer, not 'x'"),
+        ([True], "prompt", "a token id must be an integer, not True"),
+        (7, "prompt", "must be a string or a list of token ids, not int"),
+        (b"bytes", "prompt", "must be a string or a list of token ids, not bytes"),
+        (None, "prompt", "not NoneType"),
+    ],
+)
+async def test_a_bad_prompt_is_named_and_harms_nobody(prompt: Any, param: str, message: str) -> None:
+    async with Engine(config()) as engine:
+        good = engine.generate(GOOD, PARAMS)
+        await anext(good)
+        with pytest.raises(InvalidRequest, match=message) as caught:
+            await engine.generate(prompt, PARAMS)
+        assert caught.value.param == param
+        answer = [output async for output in good][-1]
+        assert list(answer.token_ids) == expected(GOOD, PARAMS)
+        await engine.check()
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "at least one message"),
+        ("hello", "must be a list"),
+        ([{"content": "no role"}], r"messages\[0\] must be an object with a role"),
+        ([{"role": "user", "content": 5}], r"content of messages\[0\] must be text"),
+    ],
+)
+async def test_a_bad_conversation_is_named(messages: Any, message: str) -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(InvalidRequest, match=message) as caught:
+            await engine.chat(messages)
+        assert caught.value.param == "messages"
+
+
+async def test_wrong_params_are_named() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(InvalidRequest, match="params must be SamplingParams, not dict"):
+            engine.generate(GOOD, {"max_tokens": 5})  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="stop token id 5000 is outside") as caught:
+            await engine.generate(GOOD, SamplingParams(stop_token_ids=[5000]))
+        assert caught.value.param == "stop_token_ids"
+
+
+async def test_a_grammar_is_refused_by_its_actor() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(InvalidRequest, match="structured outputs are not available") as caught:
+            await engine.generate(GOOD, SamplingParams(structured_outputs={"regex": "a+"}))
+        assert caught.value.param == "structured_outputs"
+        assert (await engine.statistics())["grammar"]["num_refused"] == 1
+        await engine.check()
+
+
+async def test_an_unknown_model_is_named() -> None:
+    with pytest.raises(ModelNotFound, match="no-such-model"):
+        async with Engine("./no-such-model"):
+            raise AssertionError("an engine without a model")
+
+
+async def test_a_context_beyond_the_cache_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"max_model_len is 2000, but the KV cache holds 64 tokens"):
+        async with Engine(config(max_model_len=2000, num_gpu_blocks_override=4)):
+            raise AssertionError("an engine without room")
+
+
+async def test_an_engine_that_is_not_open_says_so() -> None:
+    engine = Engine(config())
+    with pytest.raises(EngineClosed, match="async with"):
+        engine.generate(GOOD)
+
+
+async def test_leaving_the_engine_ends_open_streams() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate(GOOD, PARAMS)
+        await anext(stream)
+    with pytest.raises(EngineClosed, match="before this request had ended"):
+        async for _ in stream:
+            pass
+    with pytest.raises(EngineClosed):
+        await engine.generate(GOOD, PARAMS)
+
+
+async def test_the_callers_own_exception_leaves_the_block_as_it_is() -> None:
+    error = KeyError("mine")
+    with pytest.raises(KeyError) as caught:
+        async with Engine(config()) as engine:
+            await anext(engine.generate(GOOD, PARAMS))
+            raise error
+    assert caught.value is error
+
+
+class FailsOnce(HashRunner):
+    """A model that raises in one step."""
+
+    def __init__(self, config: EngineConfig, step: int) -> None:
+        super().__init__(config, 4096)
+        self._fails = step
+
+    def execute(self, step: RunStep) -> bytes:
+        if step.step == self._fails:
+            raise FloatingPointError("the model met a NaN")
+        return super().execute(step)
+
+
+@pytest.mark.parametrize("step", [1, 4, 9])
+async def test_a_step_that_raises_fails_its_requests_and_the_engine_goes_on(step: int) -> None:
+    def make(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+        return FailsOnce(config, step)
+
+    failures = []
+    async with Engine(config(max_num_seqs=2), parts=Parts(open_runner=make)) as engine:
+
+        async def ask(prompt: list[int]) -> None:
+            try:
+                assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
+            except RequestFailed as error:
+                failures.append(str(error))
+
+        async with anyio.create_task_group() as nursery:
+            for prompt in prompts(6):
+                nursery.start_soon(ask, prompt)
+        await engine.check()
+        assert (await engine.statistics())["scheduler"]["num_failed_steps"] == 1
+    assert 1 <= len(failures) <= 2
+    assert failures[0] == "FloatingPointError: the model met a NaN"
+
+
+class Crashing:
+    """A policy with a bug: it takes the Scheduler with it."""
+
+    def key(self, request: Any) -> tuple[float, ...]:
+        raise ZeroDivisionError("no order")
+
+
+async def test_a_crashed_actor_ends_every_stream_with_its_reason() -> None:
+    with pytest.raises(EngineDied, match="the scheduler crashed: ZeroDivisionError: no order"):
+        async with Engine(config(), parts=Parts(policy=Crashing())) as engine:
+            with pytest.raises(EngineDied) as caught:
+                await engine.generate(GOOD, PARAMS)
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+            await engine.wait_closed()
+            assert engine.died is not None
+            with pytest.raises(EngineDied, match="no order"):
+                await engine.generate(GOOD, PARAMS)
