@@ -1,7 +1,7 @@
-from collections.abc import Callable, Sequence
-from typing import Protocol
+"""Drives a runner with hand-made steps."""
 
-import pytest
+from collections.abc import Sequence
+from typing import Protocol
 
 from actorllm.messages import NewRow, RunStep, Sampling, pack, pack_ids, unpack
 
@@ -97,9 +97,3 @@ class Driver:
 
     def _new(self, request: int) -> NewRow:
         return NewRow(request, pack(self.tokens[request]), self.computed[request], self.sampling[request])
-
-
-@pytest.fixture
-def open_driver() -> Callable[[Device, int], Driver]:
-    """Open a driver over a device with blocks of so many tokens."""
-    return Driver

@@ -1,5 +1,4 @@
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ from actorllm.errors import ConfigError
 from actorllm.messages import Sampling
 from actorllm.model.hash import END, VOCAB_SIZE, HashRunner, mix, naive_tokens
 
+from .driver import Driver
+
 GREEDY = Sampling(temperature=0.0)
 DRAWN = Sampling(temperature=0.7, seed=11)
-Open = Callable[[HashRunner, int], Any]
 
 
 def runner(**settings: Any) -> HashRunner:
@@ -31,19 +31,19 @@ def test_mix_is_splitmix64() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN])
-def test_one_request_gives_the_naive_tokens(open_driver: Open, sampling: Sampling) -> None:
-    driver = open_driver(runner(), 4)
+def test_one_request_gives_the_naive_tokens(sampling: Sampling) -> None:
+    driver = Driver(runner(), 4)
     driver.add(1, prompt(9), sampling)
     made = [driver.step({1: None})[0] for _ in range(40)]
     assert made == naive_tokens(prompt(9), 40, sampling, ignore_eos=True)
 
 
 @pytest.mark.slow
-def test_any_chunking_preemption_and_mixture_gives_the_naive_tokens(open_driver: Open) -> None:
+def test_any_chunking_preemption_and_mixture_gives_the_naive_tokens() -> None:
     for seed in range(30):
         choose = random.Random(seed)
         device = runner()
-        driver = open_driver(device, 4)
+        driver = Driver(device, 4)
         prompts = {request: prompt(choose.randint(1, 30), seed + request) for request in range(4)}
         for request in prompts:
             driver.add(request, prompts[request], Sampling(temperature=choose.choice([0, 1]), seed=request))
@@ -58,8 +58,8 @@ def test_any_chunking_preemption_and_mixture_gives_the_naive_tokens(open_driver:
             assert made == naive_tokens(asked, len(made), driver.sampling[request], ignore_eos=True)
 
 
-def test_cached_blocks_of_another_request_serve_as_well_as_own(open_driver: Open) -> None:
-    driver = open_driver(runner(), 4)
+def test_cached_blocks_of_another_request_serve_as_well_as_own() -> None:
+    driver = Driver(runner(), 4)
     driver.add(1, prompt(10))
     driver.step({1: None})
     asked = [*prompt(8), 1, 2]
@@ -75,10 +75,10 @@ def test_cached_blocks_of_another_request_serve_as_well_as_own(open_driver: Open
         pytest.param([3, 1, 2], id="a block of another content"),
     ],
 )
-def test_a_wrong_block_changes_the_tokens(open_driver: Open, table: list[int]) -> None:
+def test_a_wrong_block_changes_the_tokens(table: list[int]) -> None:
     made = []
     for blocks in ([0, 1, 2], table):
-        driver = open_driver(runner(), 4)
+        driver = Driver(runner(), 4)
         driver.add(1, prompt(12), blocks=[0, 1, 2])
         driver.add(2, prompt(4, seed=8), blocks=[3])
         driver.step({1: None, 2: None})
@@ -88,9 +88,9 @@ def test_a_wrong_block_changes_the_tokens(open_driver: Open, table: list[int]) -
     assert made[1] != made[0]
 
 
-def test_reset_loses_the_cache(open_driver: Open) -> None:
+def test_reset_loses_the_cache() -> None:
     device = runner()
-    driver = open_driver(device, 4)
+    driver = Driver(device, 4)
     driver.add(1, prompt(12), blocks=[0, 1, 2])
     driver.step({1: None})
     device.reset()
@@ -99,12 +99,12 @@ def test_reset_loses_the_cache(open_driver: Open) -> None:
     assert made != naive_tokens([*prompt(12), 65], 8, GREEDY, ignore_eos=True)
 
 
-def test_an_empty_step_samples_nothing(open_driver: Open) -> None:
-    assert open_driver(runner(), 4).step({}) == []
+def test_an_empty_step_samples_nothing() -> None:
+    assert Driver(runner(), 4).step({}) == []
 
 
-def test_a_block_outside_the_cache_is_an_assertion_error(open_driver: Open) -> None:
-    driver = open_driver(runner(num_gpu_blocks_override=3), 4)
+def test_a_block_outside_the_cache_is_an_assertion_error() -> None:
+    driver = Driver(runner(num_gpu_blocks_override=3), 4)
     driver.add(1, prompt(2), blocks=[3])
     with pytest.raises(AssertionError, match="outside the cache"):
         driver.step({1: None})
