@@ -1,0 +1,93 @@
+"""The HTTP server as a child of the engine's nursery."""
+
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import anyio.abc
+import uvicorn
+
+from ..checkpoint import Progress
+from ..config import EngineConfig
+from ..engine.engine import Engine
+from ..errors import MachineError
+from ..server.app import create_app
+
+GRACE_SECONDS = 5
+"""How long open requests may go on after a signal; a second signal ends them at once."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, without its global signal handlers; it calls `ready` when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        await super().startup(sockets)
+        self._ready()
+
+    def stop(self) -> None:
+        """Let open requests end, for a while; the second time, end at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound and does not listen yet. Raises MachineError when the address is not free."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise MachineError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    return listener
+
+
+async def serve(
+    config: EngineConfig, listener: socket.socket, progress: Progress, say: Callable[[str], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM. Raises EngineDied when the engine dies. Needs asyncio, for uvicorn."""
+    async with Engine(config, progress=progress) as engine:
+        await serve_engine(engine, listener, say)
+
+
+async def serve_engine(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> None:
+    """Serve an open engine until a signal or its death. `say` takes the line that tells the address."""
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    settings = uvicorn.Config(
+        create_app(engine), lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS, server_header=False
+    )
+    server = Server(settings, lambda: say(f"{engine.model_name} is served at http://{address}/v1"))
+    async with anyio.create_task_group() as nursery:
+        await nursery.start(_stop_on_signal, server)
+        nursery.start_soon(_stop_with_engine, engine, server)
+        await server.serve([listener])
+        nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(server: Server, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            server.stop()
+
+
+async def _stop_with_engine(engine: Engine, server: Server) -> None:
+    await engine.wait_closed()
+    server.stop()
