@@ -219,8 +219,8 @@ def _surround(tokenizer: "tokenizers.Tokenizer", vocabulary: _Vocabulary, add_bo
 
     around = []
     for name, default in (("bos", add_bos), ("eos", False)):
-        wanted = vocabulary.file.get(f"tokenizer.ggml.add_{name}_token", default)
         number = vocabulary.special(name)
+        wanted = vocabulary.file.get(f"tokenizer.ggml.add_{name}_token", default and number is not None)
         if wanted and number is None:
             raise ModelCorrupt(f"{vocabulary.path}: {name} is to be added, but there is no {name}_token_id")
         around.append([vocabulary.tokens[number]] if wanted and number is not None else [])
