@@ -19,12 +19,12 @@ async def serve(
     send: Callable[[Out], None],
     *,
     clock: Callable[[], float] = anyio.current_time,
-    after_turn: Callable[[Core[Any, Any]], None] | None = None,
+    after_turn: Callable[[], None] | None = None,
 ) -> None:
     """Wait once, feed all that has come, then send all that the core says; until the inbox is closed.
 
     From the first `feed` to the last `send` there is no checkpoint: neither a cancellation nor another
-    actor can fall in the middle of a state change. `after_turn` is called with the core after each turn.
+    actor can fall in the middle of a state change. `after_turn` is called after each turn.
     """
     while True:
         try:
@@ -37,7 +37,7 @@ async def serve(
         for out in core.poll(clock()):
             send(out)
         if after_turn is not None:
-            after_turn(core)
+            after_turn()
 
 
 async def _receive(inbox: Inbox[In], deadline: float) -> In | None:

@@ -25,6 +25,9 @@ from .stream import Stream
 Prompt = str | Sequence[int]
 """Text, or token ids."""
 
+IDLE_POLL = 0.001
+"""Seconds between two looks of `Engine.check` at the ring."""
+
 
 class Engine:
     """An LLM inference engine inside an async program, under asyncio or trio.
@@ -79,7 +82,7 @@ class Engine:
         Raises InvalidRequest for a prompt of another type; what only the tokens show comes from the stream.
         """
         if isinstance(prompt, str):
-            return self._ask(TextPrompt(prompt), params)
+            return self._ask(TextPrompt(_text(prompt)), params)
         return self._ask(TokenPrompt(_column(prompt)), params)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None) -> Stream:
@@ -118,10 +121,8 @@ class Engine:
         """
         ring = self._ring
         with anyio.move_on_after(timeout):
-            while not ring.idle:
-                turned = anyio.Event()
-                ring.turned.append(turned)
-                await turned.wait()
+            while not ring.idle:  # noqa: ASYNC110 (no actor knows when all of them rest)
+                await anyio.sleep(IDLE_POLL)
         ring.check()
         if not ring.idle:
             raise AssertionError(f"the engine still holds something: {await self.statistics()}")
@@ -161,6 +162,15 @@ class Engine:
         return Stream(self._ring.door, question)
 
 
+def _text(prompt: str, param: str = "prompt") -> str:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        text = f"{param} is not valid Unicode: there is a lone surrogate at position {error.start}"
+        raise InvalidRequest(text, param) from error
+    return prompt
+
+
 def _column(prompt: Any) -> bytes:
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
         text = f"the prompt must be a string or a list of token ids, not {type(prompt).__name__}"
@@ -184,6 +194,7 @@ def _conversation(messages: Any) -> str:
         if not isinstance(message.get("content"), str | None):
             text = f"the content of messages[{index}] must be text, not {message.get('content')!r}"
             raise InvalidRequest(text, "messages")
+        _text(message.get("content") or "", "messages")
     try:
         return json.dumps([dict(message) for message in messages])
     except TypeError as error:

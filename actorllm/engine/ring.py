@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -90,7 +90,6 @@ class Ring:
     mailboxes: dict[str, Mailbox[Any]]
     max_model_len: int
     taps: list[LossyPort]
-    turned: list[anyio.Event] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -107,17 +106,6 @@ class Ring:
         """Raise AssertionError when an invariant of a core is broken."""
         for core in self.cores.values():
             core.check()
-
-    def after_turn(self, core: Core[Any, Any]) -> None:
-        """Wake those who wait for a turn."""
-        events, self.turned = self.turned, []
-        for event in events:
-            event.set()
-
-    def check_after_turn(self, core: Core[Any, Any]) -> None:
-        """Check the core that had its turn, and wake those who wait for one."""
-        core.check()
-        self.after_turn(core)
 
 
 @asynccontextmanager
@@ -273,9 +261,9 @@ async def _run(
     name: str, ring: Ring, send: Callable[[Any], None], verify: bool, scope: anyio.CancelScope
 ) -> None:
     """Serve; when the actor crashes, everyone in the engine is told why, and the ring stops."""
-    after_turn = ring.check_after_turn if verify else ring.after_turn
+    core = ring.cores[name]
     try:
-        await serve(ring.cores[name], ring.mailboxes[name].inbox, send, after_turn=after_turn)
+        await serve(core, ring.mailboxes[name].inbox, send, after_turn=core.check if verify else None)
     except Exception as error:
         died: ActorLLMError = EngineDied(f"the {name} crashed: {type(error).__name__}: {error}")
         died.__cause__ = error

@@ -38,7 +38,8 @@ def unpack_ids(column: bytes) -> list[RequestId]:
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
-    column = array(code, numbers)
+    column = array(code)
+    column.extend(numbers)
     if sys.byteorder == "big":
         column.byteswap()
     return column.tobytes()

@@ -44,6 +44,7 @@ PARAMS = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
         (7, "prompt", "must be a string or a list of token ids, not int"),
         (b"bytes", "prompt", "must be a string or a list of token ids, not bytes"),
         (None, "prompt", "not NoneType"),
+        ("a\ud83d", "prompt", "not valid Unicode: there is a lone surrogate at position 1"),
     ],
 )
 async def test_a_bad_prompt_is_named_and_harms_nobody(prompt: Any, param: str, message: str) -> None:

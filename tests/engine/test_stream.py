@@ -58,7 +58,7 @@ async def test_a_break_aborts_in_the_same_turn() -> None:
         async for output in engine.generate(PROMPT, LONG):
             if len(output.token_ids) >= 3:
                 break
-        assert (await engine.statistics())["frontend"]["mail"] == 1
+        assert (await engine.statistics())["frontend"]["mail"] > 0
         await engine.check()
         statistics = await engine.statistics()
     assert statistics["frontend"]["finished"] == (("abort", 1),)
