@@ -1,0 +1,382 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from actorllm.cores import NEVER
+from actorllm.cores.kvpool import KVPool
+from actorllm.messages import Reserve, Reserved, ResetPool, unpack_ids
+from tests.cores.build import Grant, Want, grants, release, reserve
+
+
+def ask(pool: KVPool, message: Reserve) -> Reserved:
+    pool.feed(message)
+    (answer,) = pool.poll(0.0)
+    pool.check()
+    return answer
+
+
+def lines(pool: KVPool, message: Reserve) -> list[Grant]:
+    return grants(ask(pool, message))
+
+
+def released(pool: KVPool, request: int, prompt: Sequence[int], computed: int) -> None:
+    """Admit this prompt in one step, and end it when `computed` tokens are."""
+    ask(pool, reserve(waiting=[Want(request, prompt)]))
+    pool.feed(release(request, computed))
+
+
+def test_a_prompt_gets_all_its_blocks() -> None:
+    pool = KVPool(8, 4)
+    assert lines(pool, reserve(waiting=[Want(1, range(9))])) == [Grant(1, 0, 9, [0, 1, 2])]
+    assert pool.statistics().num_free_blocks == 5
+    assert pool.deadline == NEVER
+
+
+def test_the_budget_is_spent_in_order_and_max_chunk_bounds_each() -> None:
+    pool = KVPool(100, 16, max_chunk=400)
+    waiting = [Want(1, [1] * 800), Want(2, [2] * 800), Want(3, [3] * 800), Want(4, [4] * 800)]
+    granted = lines(pool, reserve(waiting=waiting, budget=1024))
+    assert [(grant.request, grant.tokens, len(grant.blocks)) for grant in granted] == [
+        (1, 400, 25),
+        (2, 400, 25),
+        (3, 224, 14),
+    ]
+
+
+def test_a_running_request_gets_a_block_only_when_its_last_is_full() -> None:
+    pool = KVPool(4, 4)
+    ask(pool, reserve(waiting=[Want(1, [1, 2, 3])]))
+    assert lines(pool, reserve([Want(1, [4], 1, 3, 3)])) == [Grant(1, 0, 1)]
+    assert lines(pool, reserve([Want(1, [5], 1, 4, 4)])) == [Grant(1, 0, 1, [1])]
+
+
+def test_running_requests_are_served_before_waiting_ones() -> None:
+    pool = KVPool(8, 4)
+    ask(pool, reserve(waiting=[Want(5, [1, 2])]))
+    mixed = reserve([Want(5, [3], 1, 2, 2)], [Want(1, [7, 8, 9])], budget=3)
+    assert lines(pool, mixed) == [Grant(5, 0, 1), Grant(1, 0, 2, [1])]
+
+
+def test_a_prompt_hits_the_full_blocks_of_an_equal_prefix() -> None:
+    pool = KVPool(8, 4)
+    released(pool, 1, range(10), 10)
+    assert lines(pool, reserve(waiting=[Want(2, [*range(8), 99, 98])])) == [Grant(2, 8, 2, [0, 1, 2])]
+    assert (pool.statistics().queried_tokens, pool.statistics().hit_tokens) == (20, 8)
+
+
+@pytest.mark.parametrize(("length", "cached"), [(4, 0), (5, 4), (8, 4), (9, 8), (12, 8), (13, 12)])
+def test_one_token_at_least_is_computed(length: int, cached: int) -> None:
+    pool = KVPool(8, 4)
+    released(pool, 1, range(12), 12)
+    (grant,) = lines(pool, reserve(waiting=[Want(2, range(length))]))
+    assert (grant.cached, grant.tokens) == (cached, length - cached)
+
+
+def test_a_block_hits_only_behind_the_same_blocks() -> None:
+    pool = KVPool(8, 2)
+    released(pool, 1, [1, 2, 3, 4, 5], 5)
+    (other,) = lines(pool, reserve(waiting=[Want(2, [9, 9, 3, 4, 5])]))
+    assert other.cached == 0
+
+
+def test_only_computed_blocks_are_published() -> None:
+    pool = KVPool(8, 4)
+    released(pool, 1, range(12), 7)
+    (grant,) = lines(pool, reserve(waiting=[Want(2, range(12))]))
+    assert grant.cached == 4
+
+
+def test_the_answer_of_a_request_is_hit_by_the_next_turn_of_its_conversation() -> None:
+    pool = KVPool(8, 4)
+    ask(pool, reserve(waiting=[Want(1, [1, 2, 3])]))
+    ask(pool, reserve([Want(1, [4], 1, 3, 3)]))
+    ask(pool, reserve([Want(1, [5], 1, 4, 4)]))
+    pool.feed(release(1, 5, [6]))
+    assert lines(pool, reserve(waiting=[Want(2, [1, 2, 3, 4, 5, 6, 7])])) == [Grant(2, 4, 3, [0, 1])]
+
+
+def test_without_prefix_caching_nothing_is_hit_or_waited_for() -> None:
+    pool = KVPool(8, 4, enable_prefix_caching=False)
+    released(pool, 1, range(10), 10)
+    twins = reserve(waiting=[Want(2, range(10)), Want(3, range(10))])
+    assert [(grant.request, grant.cached) for grant in lines(pool, twins)] == [(2, 0), (3, 0)]
+    assert pool.statistics().num_cached_blocks == 0
+
+
+def test_of_equal_prompts_one_computes_while_the_others_wait_and_then_hit() -> None:
+    pool = KVPool(16, 4)
+    first = reserve(waiting=[Want(1, range(9)), Want(2, range(9)), Want(3, [50, 51])])
+    assert [grant.request for grant in lines(pool, first)] == [1, 3]
+    still = reserve(waiting=[Want(2, debt=9)], in_flight=True)
+    assert lines(pool, still) == []
+    then = reserve([Want(1, [9], 1, 9, 9)], [Want(2, debt=9)])
+    assert lines(pool, then) == [Grant(1, 0, 1), Grant(2, 8, 1, [0, 1, 4])]
+
+
+def test_nobody_waits_for_a_block_that_its_request_gave_up() -> None:
+    pool = KVPool(16, 4)
+    released(pool, 1, range(9), 0)
+    assert lines(pool, reserve(waiting=[Want(2, range(9))], in_flight=True)) == [Grant(2, 0, 9, [0, 1, 2])]
+
+
+def test_a_short_running_request_takes_from_the_tail_of_the_order() -> None:
+    pool = KVPool(4, 2)
+    ask(pool, reserve(waiting=[Want(1, [1, 2]), Want(2, [3, 4]), Want(3, [5, 6]), Want(4, [7, 8])]))
+    running = [Want(request, [9], 1, 2, 2) for request in (1, 2, 3, 4)]
+    answer = ask(pool, reserve(running, [Want(5, [1])]))
+    assert unpack_ids(answer.preempted) == [4, 3]
+    assert grants(answer) == [Grant(1, 0, 1, [3]), Grant(2, 0, 1, [2])]
+    assert pool.statistics().preemptions == 2
+
+
+def test_a_preempted_request_comes_back_over_its_cached_blocks() -> None:
+    pool = KVPool(4, 2)
+    ask(pool, reserve(waiting=[Want(1, [1, 2, 3]), Want(2, [4, 5, 6])]))
+    answer = ask(pool, reserve([Want(1, [7, 8], 2, 3, 3), Want(2, [9], 1, 3, 3)]))
+    assert (grants(answer), unpack_ids(answer.preempted)) == ([Grant(1, 0, 2, [3])], [2])
+    pool.feed(release(1, 5))
+    assert lines(pool, reserve(waiting=[Want(2, debt=4)])) == [Grant(2, 2, 2, [2, 3])]
+
+
+def test_with_nobody_behind_a_running_request_is_granted_what_fits() -> None:
+    pool = KVPool(2, 4)
+    ask(pool, reserve(waiting=[Want(1, range(8))], budget=3))
+    assert lines(pool, reserve([Want(1, range(8, 20), 17, 3, 3)])) == [Grant(1, 0, 5, [1])]
+
+
+def test_a_prompt_that_does_not_fit_stops_those_behind_it() -> None:
+    pool = KVPool(4, 4)
+    ask(pool, reserve(waiting=[Want(1, range(9))]))
+    answer = ask(pool, reserve(waiting=[Want(2, [7] * 5), Want(3, [8])], in_flight=True))
+    assert (grants(answer), unpack_ids(answer.refused)) == ([], [])
+
+
+def test_the_watermark_is_kept_free_while_others_run() -> None:
+    pool = KVPool(4, 4, watermark=0.5)
+    assert [
+        grant.request for grant in lines(pool, reserve(waiting=[Want(1, [1] * 4), Want(2, [2] * 8)]))
+    ] == [1]
+    assert lines(pool, reserve(waiting=[Want(2, debt=8)], in_flight=True)) == []
+    assert [grant.request for grant in lines(pool, reserve(waiting=[Want(2, debt=8)]))] == [2]
+
+
+def test_a_prompt_that_can_never_fit_is_refused_when_nothing_is_in_flight() -> None:
+    pool = KVPool(2, 4)
+    waiting = [Want(1, range(9)), Want(2, [1])]
+    answer = ask(pool, reserve(waiting=waiting))
+    assert (grants(answer), unpack_ids(answer.refused)) == ([], [1])
+
+
+def test_a_running_request_that_cannot_grow_is_refused_when_nothing_is_in_flight() -> None:
+    pool = KVPool(1, 4)
+    ask(pool, reserve(waiting=[Want(1, range(4))]))
+    grow = [Want(1, [4], 1, 4, 4)]
+    assert unpack_ids(ask(pool, reserve(grow, in_flight=True)).refused) == []
+    assert unpack_ids(ask(pool, reserve([Want(1, [], 1, 4, 4)])).refused) == [1]
+
+
+def test_a_reset_frees_and_forgets_everything() -> None:
+    pool = KVPool(4, 4)
+    ask(pool, reserve(waiting=[Want(1, range(9))]))
+    pool.feed(ResetPool(1))
+    assert pool.idle
+    assert lines(pool, reserve(waiting=[Want(1, range(9))], epoch=1)) == [Grant(1, 0, 9, [0, 1, 2])]
+
+
+def test_a_question_of_another_epoch_is_an_error() -> None:
+    pool = KVPool(4, 4)
+    with pytest.raises(AssertionError, match="another epoch"):
+        pool.feed(reserve(waiting=[Want(1, [1])], epoch=1))
+
+
+def test_the_answer_carries_the_step_and_the_epoch_of_the_question() -> None:
+    pool = KVPool(4, 4)
+    pool.feed(ResetPool(3))
+    answer = ask(pool, reserve(waiting=[Want(1, [1])], step=7, epoch=3))
+    assert (answer.step, answer.epoch) == (7, 3)
+
+
+@dataclass
+class Player:
+    """A request as the model sees it: all the tokens that it will ever have, and what is computed."""
+
+    tokens: list[int]
+    num_known: int
+    num_told: int = 0
+    num_computed: int = 0
+    num_scheduled: int = 0
+    num_published: int = 0
+    life: int = 0
+    table: list[int] = field(default_factory=list)
+
+    @property
+    def debt(self) -> int:
+        placeholder = self.num_scheduled >= self.num_known
+        return min(self.num_known + placeholder, len(self.tokens)) - self.num_scheduled
+
+    def start_again(self) -> None:
+        self.num_computed = self.num_scheduled = self.num_published = 0
+        self.life += 1
+        self.table = []
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """The pool beside a naive cache. A cell holds the whole prefix whose last token's KV it would be.
+
+    `index` maps the prefix that a full computed block ends to the block. Steps are computed in order,
+    so that a grant may be written at once; what it computed is confirmed only when its step is done.
+    """
+
+    NUM_BLOCKS, SIZE, CHUNK = 7, 2, 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = KVPool(self.NUM_BLOCKS, self.SIZE, max_chunk=self.CHUNK)
+        self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.index: dict[tuple[int, ...], int] = {}
+        self.players: dict[int, Player] = {}
+        self.running: list[int] = []
+        self.steps: list[list[tuple[int, int, int]]] = []
+        self.count = self.epoch = 0
+
+    @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9), more=st.integers(0, 4))
+    def arrive(self, prompt: list[int], more: int) -> None:
+        self.count += 1
+        self.players[self.count] = Player(prompt + [2] * more, len(prompt))
+
+    @precondition(lambda self: len(self.steps) < 2)
+    @rule(budget=st.integers(1, 12))
+    def plan(self, budget: int) -> None:
+        running = [request for request in self.running if self.players[request].debt > 0]
+        waiting = [request for request in self.players if request not in self.running]
+        asked = reserve(
+            [self.want(request) for request in running],
+            [self.want(request) for request in waiting],
+            budget=budget,
+            in_flight=bool(self.steps),
+            epoch=self.epoch,
+        )
+        answer = ask(self.pool, asked)
+        preempted = unpack_ids(answer.preempted)
+        assert not answer.refused
+        assert preempted == running[len(running) - len(preempted) :][::-1]
+        for request in preempted:
+            self.players[request].start_again()
+            self.running.remove(request)
+        granted = grants(answer)
+        served = [grant.request for grant in granted]
+        assert served == [request for request in running + waiting if request in served]
+        assert not set(served) & set(preempted)
+        assert sum(grant.tokens for grant in granted) <= budget
+        assert self.steps or granted or not self.players
+        self.steps.append([self.write(grant) for grant in granted])
+
+    def want(self, request: int) -> Want:
+        """The line of this request; what it confirms is published."""
+        player = self.players[request]
+        news = player.tokens[player.num_told : player.num_known]
+        player.num_told = player.num_known
+        debt = player.debt if request in self.running else player.num_known
+        self.publish(player)
+        return Want(request, news, debt, player.num_computed, player.num_scheduled)
+
+    def publish(self, player: Player) -> None:
+        for number in range(player.num_published, player.num_computed // self.SIZE):
+            self.index.setdefault(tuple(player.tokens[: (number + 1) * self.SIZE]), player.table[number])
+            player.num_published = number + 1
+
+    def write(self, grant: Grant) -> tuple[int, int, int]:
+        """Compute what was granted, and look at every cell that the request can see."""
+        player = self.players[grant.request]
+        if grant.request not in self.running:
+            self.running = sorted([*self.running, grant.request])
+            assert grant.blocks[: grant.cached // self.SIZE] == self.hits(player)
+            assert grant.cached == len(self.hits(player)) * self.SIZE
+            player.num_scheduled = player.num_computed = grant.cached
+            player.num_published = grant.cached // self.SIZE
+        fresh = grant.blocks[grant.cached // self.SIZE :]
+        assert not any(set(fresh) & set(other.table) for other in self.players.values())
+        self.index = {prefix: block for prefix, block in self.index.items() if block not in fresh}
+        player.table += grant.blocks
+        assert 0 < grant.tokens <= min(self.CHUNK, player.debt)
+        for position in range(player.num_scheduled, player.num_scheduled + grant.tokens):
+            block = player.table[position // self.SIZE]
+            assert sum(block in other.table for other in self.players.values()) == 1
+            self.cells[block, position % self.SIZE] = tuple(player.tokens[: position + 1])
+        player.num_scheduled += grant.tokens
+        assert len(player.table) == self.blocks_of(player.num_scheduled)
+        for position in range(player.num_scheduled):
+            cell = player.table[position // self.SIZE], position % self.SIZE
+            assert self.cells[cell] == tuple(player.tokens[: position + 1])
+        return grant.request, player.life, grant.tokens
+
+    def hits(self, player: Player) -> list[int]:
+        """The blocks that this prompt may share."""
+        found = []
+        for end in range(self.SIZE, player.num_known, self.SIZE):
+            block = self.index.get(tuple(player.tokens[:end]))
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    @precondition(lambda self: self.steps)
+    @rule()
+    def oldest_step_is_done(self) -> None:
+        for request, life, count in self.steps.pop(0):
+            player = self.players.get(request)
+            if player is not None and player.life == life:
+                player.num_computed += count
+                if player.num_computed == len(player.tokens):
+                    self.end(request)
+                elif player.num_computed == player.num_known:
+                    player.num_known += 1
+
+    @precondition(lambda self: self.players)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.end(data.draw(st.sampled_from(list(self.players))))
+
+    def end(self, request: int) -> None:
+        player = self.players.pop(request)
+        if request in self.running:
+            self.running.remove(request)
+        if player.num_told:
+            self.publish(player)
+            news = player.tokens[player.num_told : player.num_known]
+            self.pool.feed(release(request, player.num_computed, news))
+
+    @rule()
+    def lose_everything(self) -> None:
+        self.epoch += 1
+        self.pool.feed(ResetPool(self.epoch))
+        self.index.clear()
+        self.steps.clear()
+        self.running.clear()
+        for player in self.players.values():
+            player.start_again()
+            player.num_told = 0
+
+    def blocks_of(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.SIZE)
+
+    @invariant()
+    def agrees(self) -> None:
+        self.pool.check()
+        held = {block for player in self.players.values() for block in player.table}
+        statistics = self.pool.statistics()
+        assert statistics.num_free_blocks == self.NUM_BLOCKS - len(held)
+        assert statistics.num_cached_blocks == len(self.index)
+
+    def teardown(self) -> None:
+        for request in list(self.players):
+            self.end(request)
+        assert self.pool.idle
+
+
+TestPoolMachine = pytest.mark.slow(PoolMachine.TestCase)
+TestPoolMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
