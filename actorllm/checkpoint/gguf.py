@@ -8,7 +8,6 @@ milliseconds to open.
 import mmap
 import struct
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,6 @@ class GGUFFile:
         self.path = path
         self.tensors: dict[str, Extent] = {}
         self._values: dict[str, Any] = {}
-        self._spans: dict[str, tuple[int, int]] = {}
         self._map = _open(path)
         try:
             self._read_header()
@@ -94,14 +92,6 @@ class GGUFFile:
         """The tensor's bytes, 1-D and memory-mapped."""
         return np.frombuffer(self._map, np.uint8, extent.size, extent.start)
 
-    def digest(self, prefix: str) -> str:
-        """The SHA-256 of all metadata whose key begins with `prefix`."""
-        total = sha256()
-        for key, (start, end) in self._spans.items():
-            if key.startswith(prefix):
-                total.update(self._map[start:end])
-        return total.hexdigest()
-
     def _read_header(self) -> None:
         version, n_tensors, n_values = struct.unpack_from("<IQQ", self._map, 4)
         if version not in (2, 3):
@@ -110,11 +100,9 @@ class GGUFFile:
             )
         at = 24
         for _ in range(n_values):
-            start = at
             key, at = self._string(at)
             (kind,) = struct.unpack_from("<I", self._map, at)
             self._values[key], at = self._value(kind, at + 4)
-            self._spans[key] = (start, at)
         alignment = self._values.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0:
             raise ModelCorrupt(f"{self.path}: general.alignment is {alignment!r}")

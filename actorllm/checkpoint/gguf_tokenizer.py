@@ -5,21 +5,15 @@ the names stand for are facts of llama.cpp's src/llama-vocab.cpp; the patterns h
 own tokenizer.json files have. A name is known here only if the result is token for token the same.
 """
 
-import os
-import tempfile
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelCorrupt, UnsupportedModel
-from .fetch import cache_directory
 from .gguf import GGUFFile
 
 if TYPE_CHECKING:
     import tokenizers
 
-_VERSION = 1  # of this converter: a higher one leaves the cached conversions behind
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -59,25 +53,11 @@ _PRES = {name: pre for names, pre in _FAMILIES.items() for name in names}
 
 
 def convert(file: GGUFFile) -> "tokenizers.Tokenizer":
-    """The tokenizer of a GGUF file, from the cache if the same vocabulary was converted before.
+    """The tokenizer of a GGUF file. It takes as long as reading the same from a tokenizer.json would.
 
     Raises UnsupportedModel for a kind of vocabulary or a pre-tokenizer that is not known, ModelCorrupt for a
     vocabulary that contradicts itself.
     """
-    import tokenizers
-
-    key = sha256(f"{_VERSION} {tokenizers.__version__} {file.digest('tokenizer.ggml.')}".encode()).hexdigest()
-    path = cache_directory() / "tokenizers" / f"{key}.json"
-    text = _read_cache(path)
-    if text is not None:
-        return tokenizers.Tokenizer.from_str(text)
-    built = build(file)
-    _write_cache(path, built.to_str())
-    return built
-
-
-def build(file: GGUFFile) -> "tokenizers.Tokenizer":
-    """The same without the cache."""
     vocabulary = _Vocabulary(file)
     model = file.get("tokenizer.ggml.model")
     if model == "gpt2":
@@ -232,23 +212,3 @@ def _surround(tokenizer: "tokenizers.Tokenizer", vocabulary: _Vocabulary, add_bo
         pair=[*bos, "$A", *eos, *(f"{token}:1" for token in bos), "$B:1", *(f"{token}:1" for token in eos)],
         special_tokens=[(token, vocabulary.ids[token]) for token in {*bos, *eos}],
     )
-
-
-def _read_cache(path: Path) -> str | None:
-    """The text of a cached conversion, if it is there and whole. Its first line is the digest of the rest."""
-    try:
-        digest, _, text = path.read_text("utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError):
-        return None
-    return text if digest == sha256(text.encode()).hexdigest() else None
-
-
-def _write_cache(path: Path, text: str) -> None:
-    """Put a conversion into the cache; where that cannot be written, do without."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(f"{sha256(text.encode()).hexdigest()}\n{text}")
-        os.replace(file.name, path)
-    except OSError:
-        return

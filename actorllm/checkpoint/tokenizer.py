@@ -103,8 +103,8 @@ class _ByteLevel:
 
     def __call__(self, piece: str) -> bytes:
         try:
-            return bytes([self._bytes[ord(char)] for char in piece])
-        except KeyError:  # a piece that is not in the byte alphabet stands for itself
+            return piece.translate(self._bytes).encode("latin-1")
+        except UnicodeEncodeError:  # a piece that is not in the byte alphabet stands for itself
             return piece.encode()
 
 

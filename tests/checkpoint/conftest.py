@@ -8,15 +8,11 @@ from actorllm.checkpoint import Checkpoint, open_checkpoint
 @pytest.fixture(scope="session")
 def smollm2() -> Checkpoint:
     """The real default model, fetched if it is not in the cache yet."""
-    checkpoint = open_checkpoint("smollm2-135m")
-    checkpoint.tokenizer()
-    return checkpoint
+    return open_checkpoint("smollm2-135m")
 
 
-@pytest.fixture(autouse=True)
-def cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
-    if "smollm2" in request.fixturenames:
-        request.getfixturevalue("smollm2")
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
     monkeypatch.setenv("ACTORLLM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"

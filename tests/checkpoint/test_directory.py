@@ -182,13 +182,14 @@ def test_templates_render_as_transformers_renders_them(save: Save) -> None:
         "{% if add_generation_prompt %}A:{% endif %}"
     )
     put(path / "tokenizer_config.json", chat_template=template, bos_token="<s>", eos_token="</s>")
-    theirs = PreTrainedTokenizerFast(
+    theirs: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_file=str(path / "tokenizer.json"), bos_token="<s>", eos_token="</s>", chat_template=template
     )
     messages = [{"role": "user", "content": 'ü <"x">'}, {"role": "assistant", "content": "yes"}]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     ours = open_checkpoint(str(path)).tokenizer()
-    for variables in ({}, {"tools": tools}):
+    choices: list[dict[str, Any]] = [{}, {"tools": tools}]
+    for variables in choices:
         expected = theirs.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, **variables
         )

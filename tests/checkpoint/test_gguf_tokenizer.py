@@ -6,7 +6,6 @@ They are not part of this repository; without them that one test is skipped.
 
 import heapq
 import os
-from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from actorllm.checkpoint.gguf import GGUFFile
-from actorllm.checkpoint.gguf_tokenizer import build, convert
+from actorllm.checkpoint.gguf_tokenizer import convert
 from actorllm.errors import ModelCorrupt, UnsupportedModel
 
 from .files import CONTROL, NORMAL, USER_DEFINED, Vocabulary, byte_level, sentencepiece, write_gguf
@@ -54,7 +53,7 @@ def tokens(tokenizer: Any, text: str) -> list[str]:
 
 @pytest.mark.parametrize("pre", EXPECTED)
 def test_each_pre_tokenizer_cuts_as_its_name_says(tmp_path: Path, pre: str) -> None:
-    tokenizer = build(byte_file(tmp_path, pre))
+    tokenizer = convert(byte_file(tmp_path, pre))
     found = [tokens(tokenizer, text) for text in TEXTS]
     assert found == [expected.split() for expected in EXPECTED[pre]]
     for text in TEXTS:
@@ -63,13 +62,13 @@ def test_each_pre_tokenizer_cuts_as_its_name_says(tmp_path: Path, pre: str) -> N
 
 @pytest.mark.parametrize("pre", EXPECTED)
 def test_only_some_compose_characters(tmp_path: Path, pre: str) -> None:
-    ids = build(byte_file(tmp_path, pre)).encode("e\u0301", add_special_tokens=False).ids
+    ids = convert(byte_file(tmp_path, pre)).encode("e\u0301", add_special_tokens=False).ids
     composed = pre in ("qwen2", "command-r", "mpt")
     assert ids == list(("é" if composed else "e\u0301").encode())
 
 
 def test_ids_are_those_of_the_file(tmp_path: Path) -> None:
-    tokenizer = build(byte_file(tmp_path))
+    tokenizer = convert(byte_file(tmp_path))
     assert tokenizer.encode("a").ids == [97]
     assert tokenizer.encode("12").ids == [256]
     assert tokenizer.get_vocab_size() == len(BYTES)
@@ -77,25 +76,25 @@ def test_ids_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_a_word_without_merges_is_a_token_in_llama_bpe_only(tmp_path: Path) -> None:
     assert tokens(
-        build(byte_file(tmp_path, "llama-bpe", settings={"tokenizer.ggml.bos_token_id": 1})), "zq"
+        convert(byte_file(tmp_path, "llama-bpe", settings={"tokenizer.ggml.bos_token_id": 1})), "zq"
     ) == ["zq"]
-    assert tokens(build(byte_file(tmp_path, "qwen2")), "zq") == ["z", "q"]
+    assert tokens(convert(byte_file(tmp_path, "qwen2")), "zq") == ["z", "q"]
 
 
 @pytest.mark.parametrize("pre", [None, "default", "tekken", "qwen35"])
 def test_an_unknown_pre_tokenizer_is_refused(tmp_path: Path, pre: str | None) -> None:
     with pytest.raises(UnsupportedModel, match=rf"the pre-tokenizer {pre!r}; supported are gpt-2, .*smollm"):
-        build(byte_file(tmp_path, pre))
+        convert(byte_file(tmp_path, pre))
 
 
 def test_an_unknown_kind_of_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="vocabulary of the kind 'bert'; supported are gpt2 and llama"):
-        build(file(tmp_path, model="bert"))
+        convert(file(tmp_path, model="bert"))
 
 
 def test_special_tokens_are_found_within_a_text(tmp_path: Path) -> None:
     vocabulary = [*BYTES, ("<tool>", USER_DEFINED, 0.0)]
-    tokenizer = build(file(tmp_path, vocabulary=vocabulary, merges=MERGES))
+    tokenizer = convert(file(tmp_path, vocabulary=vocabulary, merges=MERGES))
     assert tokens(tokenizer, "a<|end|>b<tool>") == ["a", "<|end|>", "b", "<tool>"]
     ids = tokenizer.encode("a<|end|>b<tool>").ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == "ab<tool>"
@@ -103,28 +102,28 @@ def test_special_tokens_are_found_within_a_text(tmp_path: Path) -> None:
 
 def test_bos_and_eos_are_added_where_the_metadata_say_so(tmp_path: Path) -> None:
     ends = {"tokenizer.ggml.bos_token_id": 65, "tokenizer.ggml.eos_token_id": 265}
-    plain = build(byte_file(tmp_path, settings=ends))
+    plain = convert(byte_file(tmp_path, settings=ends))
     assert plain.encode("a").ids == [97]
     both = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
-    framed = build(byte_file(tmp_path, settings=ends | both))
+    framed = convert(byte_file(tmp_path, settings=ends | both))
     assert framed.encode("a").ids == [65, 97, 265]
     assert framed.encode("a", add_special_tokens=False).ids == [97]
-    assert build(byte_file(tmp_path, "llama-bpe", settings=ends)).encode("a").ids == [65, 97]
+    assert convert(byte_file(tmp_path, "llama-bpe", settings=ends)).encode("a").ids == [65, 97]
     without = {"tokenizer.ggml.add_bos_token": False}
-    assert build(byte_file(tmp_path, "llama-bpe", settings=ends | without)).encode("a").ids == [97]
+    assert convert(byte_file(tmp_path, "llama-bpe", settings=ends | without)).encode("a").ids == [97]
 
 
 def test_contradictions_in_a_vocabulary_are_corrupt(tmp_path: Path) -> None:
     with pytest.raises(ModelCorrupt, match="the same token twice"):
-        build(file(tmp_path, vocabulary=byte_level("he", "he")))
+        convert(file(tmp_path, vocabulary=byte_level("he", "he")))
     with pytest.raises(ModelCorrupt, match="'alone' is no merge of two tokens"):
-        build(file(tmp_path, merges=["alone"]))
+        convert(file(tmp_path, merges=["alone"]))
     with pytest.raises(ModelCorrupt, match=r"Token `xx` out of vocabulary"):
-        build(file(tmp_path, merges=["x x"]))
+        convert(file(tmp_path, merges=["x x"]))
     with pytest.raises(ModelCorrupt, match=r"tokenizer\.ggml\.merges is missing"):
-        build(file(tmp_path, merges=None))
+        convert(file(tmp_path, merges=None))
     with pytest.raises(ModelCorrupt, match="257 tokens, but 1 token types"):
-        build(
+        convert(
             file(
                 tmp_path,
                 vocabulary=byte_level("he", controls=()),
@@ -132,7 +131,7 @@ def test_contradictions_in_a_vocabulary_are_corrupt(tmp_path: Path) -> None:
             )
         )
     with pytest.raises(ModelCorrupt, match="bos is to be added, but there is no bos_token_id"):
-        build(file(tmp_path, settings={"tokenizer.ggml.add_bos_token": True}))
+        convert(file(tmp_path, settings={"tokenizer.ggml.add_bos_token": True}))
 
 
 PIECES: list[tuple[str, float]] = [
@@ -197,13 +196,13 @@ def reference(text: str, vocabulary: Vocabulary) -> list[str]:
     ],
 )
 def test_sentencepiece_joins_the_best_score_first(tmp_path: Path, text: str, expected: str) -> None:
-    tokenizer = build(spm_file(tmp_path))
+    tokenizer = convert(spm_file(tmp_path))
     assert tokens(tokenizer, text) == expected.split()
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
 def test_sentencepiece_agrees_with_its_algorithm_on_random_texts(tmp_path: Path) -> None:
-    tokenizer = build(spm_file(tmp_path))
+    tokenizer = convert(spm_file(tmp_path))
     rng = np.random.default_rng(11)
     for _ in range(300):
         text = "".join(rng.choice([*"aabbccdd  éß日"], rng.integers(1, 16)))
@@ -211,56 +210,21 @@ def test_sentencepiece_agrees_with_its_algorithm_on_random_texts(tmp_path: Path)
 
 
 def test_sentencepiece_adds_bos_and_a_space_before_each_stretch_of_text(tmp_path: Path) -> None:
-    tokenizer = build(spm_file(tmp_path, ("<x>", CONTROL, 0.0)))
+    tokenizer = convert(spm_file(tmp_path, ("<x>", CONTROL, 0.0)))
     assert tokenizer.encode("a<x>a").tokens == ["<s>", "▁a", "<x>", "▁a"]
     assert tokenizer.encode("a", add_special_tokens=False).tokens == ["▁a"]
 
 
 def test_sentencepiece_without_prefix(tmp_path: Path) -> None:
     settings = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
-    tokenizer = build(spm_file(tmp_path, **settings))
+    tokenizer = convert(spm_file(tmp_path, **settings))
     assert tokenizer.encode("ab a").tokens == ["ab", "▁a"]
     assert tokenizer.decode(tokenizer.encode(" ab").ids) == " ab"
 
 
 def test_sentencepiece_without_scores_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(ModelCorrupt, match=r"tokenizer\.ggml\.scores must have a score for each token"):
-        build(spm_file(tmp_path, **{"tokenizer.ggml.scores": None}))
-
-
-def test_a_conversion_is_kept_and_read_back(tmp_path: Path, cache: Path) -> None:
-    source = byte_file(tmp_path)
-    first = convert(source)
-    (kept,) = (cache / "tokenizers").iterdir()
-    digest, _, text = kept.read_text("utf-8").partition("\n")
-    marked = text.replace('"<|end|>"', '"<|END|>"')
-    assert marked != text
-    assert convert(source).to_str() == first.to_str() == text
-    kept.write_text(sha256(marked.encode()).hexdigest() + "\n" + marked, "utf-8")
-    assert convert(source).token_to_id("<|END|>") == 265  # it was read, not made again
-    assert digest == sha256(text.encode()).hexdigest()
-
-
-@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xfe", b"0123\n{}"])
-def test_a_damaged_cache_is_made_again(tmp_path: Path, cache: Path, damage: bytes) -> None:
-    source = byte_file(tmp_path)
-    expected = convert(source).to_str()
-    (kept,) = (cache / "tokenizers").iterdir()
-    whole = kept.read_bytes()
-    kept.write_bytes(damage)
-    assert convert(source).to_str() == expected
-    assert kept.read_bytes() == whole
-
-
-def test_another_vocabulary_has_another_place_in_the_cache(tmp_path: Path, cache: Path) -> None:
-    assert convert(byte_file(tmp_path, "gpt-2")).encode("12").ids == [256]
-    assert convert(byte_file(tmp_path, "smollm")).encode("12").ids == [49, 50]
-    assert len(list((cache / "tokenizers").iterdir())) == 2
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path) -> None:
-    cache.write_text("a file where the directory should be")
-    assert convert(byte_file(tmp_path)).encode("12").ids == [256]
+        convert(spm_file(tmp_path, **{"tokenizer.ggml.scores": None}))
 
 
 def vectors() -> list[Path]:
@@ -273,7 +237,7 @@ def vectors() -> list[Path]:
 @pytest.mark.parametrize("out", vectors(), ids=lambda path: path.name)
 def test_llama_cpp_vectors_are_met_or_the_vocabulary_is_refused(out: Path) -> None:
     try:
-        tokenizer = build(GGUFFile(out.with_suffix("")))
+        tokenizer = convert(GGUFFile(out.with_suffix("")))
     except UnsupportedModel:
         return
     texts = out.with_suffix(".inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")

@@ -22,7 +22,11 @@ def write_header(path: Path, header: Any, data: bytes = b"") -> Path:
 
 def test_tensors_of_the_three_types(tmp_path: Path) -> None:
     bits = (VALUES.view(np.uint32) >> 16).astype(np.uint16)  # small integers are exact in bfloat16
-    written = {"a": ("F32", VALUES), "b": ("F16", VALUES.astype(np.float16)), "c": ("BF16", bits)}
+    written: dict[str, tuple[str, Any]] = {
+        "a": ("F32", VALUES),
+        "b": ("F16", VALUES.astype(np.float16)),
+        "c": ("BF16", bits),
+    }
     file = SafetensorsFile(write_safetensors(tmp_path / "x.safetensors", written))
     assert list(file.tensors) == ["a", "b", "c"]
     for name, (dtype, _) in written.items():

@@ -49,7 +49,8 @@ def test_the_architecture(smollm2: Checkpoint) -> None:
     assert (a.num_layers, a.num_heads, a.num_kv_heads, a.head_dim) == (30, 9, 3, 64)
     assert (a.rms_norm_eps, a.rope_theta, a.max_position_embeddings) == (1e-5, 100000.0, 8192)
     assert (a.tie_word_embeddings, a.dtype) == (True, "Q4_1")
-    assert (smollm2.name, smollm2.eos_token_ids) == ("smollm2-135m", {2})
+    assert smollm2.name == "smollm2-135m"
+    assert smollm2.eos_token_ids == {2}
 
 
 def test_the_weights_are_all_there_and_sane(smollm2: Checkpoint) -> None:
