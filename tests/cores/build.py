@@ -1,16 +1,23 @@
-"""Builders and readers of messages with packed columns, and a Scheduler with its pool beside it."""
+"""Builders and readers of messages with packed columns; `TokenSide`, a Scheduler with its pool, for
+examples; and `Ring`, the same with a device and a seed, for everything that nobody thought of."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
+from actorllm.config import EngineConfig
 from actorllm.cores.kvpool import KVPool
 from actorllm.cores.policy import Fcfs
 from actorllm.cores.scheduler import Scheduler
 from actorllm.messages import (
+    Abort,
+    Compile,
+    Drop,
     Ending,
     Fault,
     FromScheduler,
+    GrammarReady,
     Limits,
     Release,
     Reserve,
@@ -18,6 +25,7 @@ from actorllm.messages import (
     ResetPool,
     RunStep,
     Sampling,
+    Seen,
     StepDone,
     StepFailed,
     Submit,
@@ -28,6 +36,7 @@ from actorllm.messages import (
     unpack,
     unpack_ids,
 )
+from actorllm.model.hash import END, HashRunner, naive_tokens
 
 BOOM = Fault("RequestFailed", "boom")
 GREEDY = Sampling(temperature=0.0, seed=0)
@@ -238,3 +247,169 @@ class TokenSide:
     def planned(self) -> list[tuple[int, int, int]]:
         """The rows of the newest step."""
         return rows(self.steps[-1])
+
+
+class Ring:
+    """Scheduler, pool and a hash model as device, joined by one queue an edge; a seed moves them.
+
+    The model reads the KV of every token through the block tables, so that a lost, doubled, stale or
+    misplaced block changes what a request gets.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        block_size = random.choice((1, 2, 4))
+        num_blocks = random.randint(24 // block_size, 80 // block_size)
+        config = EngineConfig(
+            model="hash",
+            max_model_len=200,
+            block_size=block_size,
+            num_gpu_blocks_override=num_blocks,
+            max_num_seqs=random.randint(1, 5),
+            max_num_batched_tokens=random.randint(1, 30),
+            steps_in_flight=random.randint(1, 2),
+        )
+        self.room = num_blocks * block_size
+        self.scheduler = scheduler(
+            budget=config.max_num_batched_tokens,
+            seqs=config.max_num_seqs,
+            in_flight=config.steps_in_flight,
+            window=random.randint(1, 4),
+            eos=[END],
+        )
+        self.pool = KVPool(
+            num_blocks,
+            block_size,
+            enable_prefix_caching=random.random() < 0.8,
+            watermark=random.choice((0.0, 0.3)),
+            max_chunk=random.choice((0, 3)),
+        )
+        self.device = HashRunner(config, 200)
+        self.to_scheduler: dict[str, deque[ToScheduler]] = {
+            name: deque() for name in ("text", "grammar", "pool", "device", "seen")
+        }
+        self.to_pool: deque[Reserve | Release | ResetPool] = deque()
+        self.to_device: deque[RunStep] = deque()
+        self.epoch = 0
+        self.prompts: dict[int, list[int]] = {}
+        self.max_tokens: dict[int, int] = {}
+        self.got: dict[int, list[int]] = {}
+        self.endings: dict[int, Ending] = {}
+        self.aborted: set[int] = set()
+        self.guilty: set[int] = set()
+
+    def submit(self, grammar: bool) -> None:
+        """A new request; many prompts share a beginning, some end with an earlier answer."""
+        request = len(self.prompts) + 1
+        family = [self.random.randrange(2)] * self.random.randint(0, 12)
+        earlier = self.random.choice([*self.prompts, None])
+        if earlier is not None and self.random.random() < 0.3:
+            family = (self.prompts[earlier] + self.got[earlier])[: self.room - 8]
+        prompt = [*family, *(self.random.randrange(3) for _ in range(self.random.randint(1, 6)))]
+        max_tokens = self.random.randint(1, min(12, self.room - len(prompt)))
+        self.prompts[request], self.max_tokens[request], self.got[request] = prompt, max_tokens, []
+        message = submit(request, prompt, max_tokens, grammar="yes" if grammar else None)
+        self.to_scheduler["text"].append(message)
+
+    def abort(self) -> None:
+        if self.prompts:
+            request = self.random.choice(list(self.prompts))
+            self.aborted.add(request)
+            self.to_scheduler["text"].append(Abort(request))
+
+    def turn(self) -> None:
+        """The Scheduler hears some of its mail and speaks."""
+        for mail in self.to_scheduler.values():
+            for _ in range(self.random.randint(0, len(mail))):
+                self.scheduler.feed(mail.popleft())
+        for message in self.scheduler.poll(0.0):
+            self.route(message)
+        self.scheduler.check()
+
+    def route(self, message: FromScheduler) -> None:
+        match message:
+            case Reserve() | Release() | ResetPool():
+                self.to_pool.append(message)
+            case RunStep():
+                self.to_device.append(message)
+            case Compile(request):
+                fault = BOOM if self.random.random() < 0.2 else None
+                self.guilty |= {request} if fault else set()
+                self.to_scheduler["grammar"].append(GrammarReady(request, fault))
+            case Tokens(step):
+                for request, token in tokens(message):
+                    assert request not in self.endings
+                    self.got[request].append(token)
+                for ending in message.endings:
+                    assert self.endings.setdefault(ending.request, ending) is ending
+                if message.requests:
+                    self.to_scheduler["seen"].append(Seen(step))
+            case Drop():
+                pass
+
+    def run_pool(self) -> None:
+        if self.to_pool:
+            self.pool.feed(self.to_pool.popleft())
+            self.pool.check()
+            self.to_scheduler["pool"].extend(self.pool.poll(0.0))
+
+    def run_device(self, fails: bool = False) -> None:
+        """The next step is done or fails; those of an epoch that has failed are skipped."""
+        while self.to_device and self.to_device[0].epoch < self.epoch:
+            self.to_device.popleft()
+        if not self.to_device:
+            return
+        step = self.to_device.popleft()
+        if fails:
+            self.epoch += 1
+            self.device.reset()
+            self.guilty.update(unpack_ids(step.rows))
+            self.to_scheduler["device"].append(StepFailed(step.step, step.epoch, BOOM))
+        else:
+            sampled = self.device.execute(step)
+            self.device.check()
+            self.to_scheduler["device"].append(StepDone(step.step, step.epoch, sampled))
+
+    def act(self) -> None:
+        """Anything may happen."""
+        actions: list[tuple[float, Callable[[], None]]] = [
+            (1.0, lambda: self.submit(grammar=False)),
+            (0.2, lambda: self.submit(grammar=True)),
+            (0.2, self.abort),
+            (0.1, lambda: self.run_device(fails=True)),
+            (5.0, self.turn),
+            (3.0, self.run_pool),
+            (3.0, self.run_device),
+        ]
+        weights, choices = zip(*actions, strict=True)
+        self.random.choices(choices, weights)[0]()
+
+    def drain(self) -> int:
+        """Nothing more comes in; how many rounds until all is idle."""
+        for count in range(2000):
+            mail = any((self.to_pool, self.to_device, *self.to_scheduler.values()))
+            if not mail and self.scheduler.idle and self.pool.idle:
+                return count
+            self.turn()
+            self.run_pool()
+            self.run_device()
+        raise AssertionError(f"still not idle: {self.scheduler.statistics()} {self.pool.statistics()}")
+
+    def judge(self) -> None:
+        """Each request has got just what the model says of it alone, and one ending of the right kind."""
+        assert self.endings.keys() == self.prompts.keys()
+        for request, prompt in self.prompts.items():
+            whole = naive_tokens(prompt, self.max_tokens[request], GREEDY)
+            got, reason = self.got[request], self.endings[request].finish_reason
+            assert got == whole[: len(got)]
+            match reason:
+                case "stop":
+                    assert got == whole
+                    assert got[-1] == END
+                case "length":
+                    assert len(got) == self.max_tokens[request]
+                case "abort":
+                    assert request in self.aborted
+                case _:
+                    assert reason == "error"
+                    assert request in self.guilty
