@@ -162,7 +162,7 @@ class Caller:
         self.sent: list[Any] = []
         self.goes_after = 0
         self._body = [json.dumps(body).encode()]
-        self._scope = {
+        self.scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
@@ -179,15 +179,15 @@ class Caller:
 
     async def call(self, app: FastAPI) -> None:
         """Send the request and take what comes."""
-        await app(self._scope, self._receive, self._send)
+        await app(self.scope, self.receive, self.send)
 
-    async def _receive(self) -> dict[str, Any]:
+    async def receive(self) -> dict[str, Any]:
         if self._body:
             return {"type": "http.request", "body": self._body.pop(), "more_body": False}
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Any) -> None:
+    async def send(self, message: Any) -> None:
         self.sent.append(message)
         if len(self.sent) == self.goes_after:
             self.gone.set()

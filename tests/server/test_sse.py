@@ -1,0 +1,226 @@
+"""Streams that break, clients that go, and the same over a real network."""
+
+import json
+import socket
+from functools import partial
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import uvicorn
+
+from actorllm import Engine, EngineDied, Parts, Tap
+from actorllm.cli.serving import Server, listen
+from actorllm.messages import Abort, Tokens
+from actorllm.server.app import create_app
+from actorllm.server.sse import dumps, gather, while_connected
+
+from .build import (
+    CHAT,
+    COMPLETIONS,
+    CONFIG,
+    HELLO,
+    HELLO_TOKENS,
+    Caller,
+    Ear,
+    Held,
+    answer,
+    client_of,
+    events,
+    failing_at,
+    served,
+)
+
+pytestmark = pytest.mark.anyio
+
+LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+
+
+def test_json_is_compact_utf_8() -> None:
+    assert dumps({"a": ["é", None]}) == '{"a":["é",null]}'.encode()
+
+
+async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event() -> None:
+    async with served(failing_at(6)) as (_, client):
+        response = await client.post(CHAT, json={"messages": HELLO, **LONG, "stream": True})
+    found = events(response)
+    assert response.status_code == 200
+    assert found.pop() == {
+        "error": {
+            "message": "FloatingPointError: the model met a NaN",
+            "type": "InternalServerError",
+            "param": None,
+            "code": 500,
+        }
+    }
+    text = "".join(event["choices"][0]["delta"]["content"] for event in found)
+    assert text
+    assert answer(HELLO_TOKENS, 400, temperature=0, ignore_eos=True).startswith(text)
+    assert all(event["choices"][0]["finish_reason"] is None for event in found)
+
+
+async def test_one_failing_choice_ends_the_stream_for_all() -> None:
+    async with served(failing_at(6)) as (_, client):
+        request = {"prompt": ["abc", "xyz"], **LONG, "stream": True}
+        found = events(await client.post(COMPLETIONS, json=request))
+    assert found.pop()["error"]["code"] == 500
+    assert found
+    assert all("choices" in event for event in found)
+
+
+async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
+    ear = Ear()
+    ear.crash_after = 5
+    parts = Parts(taps=(Tap(ear, (Tokens,)),))
+    with pytest.raises(EngineDied, match="the ear is full"):
+        async with Engine(CONFIG, parts=parts) as engine, client_of(create_app(engine)) as client:
+            request = {"prompt": "abc", **LONG, "stream": True}
+            found = events(await client.post(COMPLETIONS, json=request))
+            assert found.pop()["error"]["code"] == 503
+            assert found
+            assert "[DONE]" not in found
+
+
+@pytest.mark.parametrize(
+    ("path", "request_body"),
+    [
+        (CHAT, {"messages": HELLO, **LONG}),
+        (COMPLETIONS, {"prompt": ["abc", "xyz", "uvw"], **LONG}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_aborts_its_requests(
+    path: str, request_body: dict[str, Any], stream: bool
+) -> None:
+    held = Held()
+    async with Engine(CONFIG, parts=held.parts) as engine:
+        caller = Caller(path, request_body | {"stream": stream})
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(caller.call, create_app(engine))
+            await held.wait(Tokens)
+            caller.gone.set()
+        await held.wait(Abort)
+        held.gate.set()
+        await engine.check()
+        statistics = await engine.statistics()
+    assert statistics["door"]["num_open"] == 0
+    assert statistics["executor"]["num_done"] < 20
+    assert not any(b"[DONE]" in message.get("body", b"") for message in caller.sent)
+
+
+async def test_a_client_that_goes_while_it_reads_aborts_its_request() -> None:
+    held = Held(step=8)
+    async with Engine(CONFIG, parts=held.parts) as engine:
+        caller = Caller(CHAT, {"messages": HELLO, **LONG, "stream": True})
+        caller.goes_after = 3
+        await caller.call(create_app(engine))
+        await held.wait(Abort)
+        held.gate.set()
+        await engine.check()
+    assert caller.sent[0]["type"] == "http.response.start"
+    assert b"assistant" in caller.sent[1]["body"]
+    assert not any(b"[DONE]" in message.get("body", b"") for message in caller.sent)
+
+
+async def test_a_server_that_fails_to_send_aborts_the_request() -> None:
+    held = Held(step=8)
+
+    async def send(message: Any) -> None:
+        if b"content" in message.get("body", b""):
+            raise BrokenPipeError
+
+    async with Engine(CONFIG, parts=held.parts) as engine:
+        caller = Caller(CHAT, {"messages": HELLO, **LONG, "stream": True})
+        await create_app(engine)(caller.scope, caller.receive, send)
+        await held.wait(Abort)
+        held.gate.set()
+        await engine.check()
+
+
+async def test_work_is_cancelled_when_the_client_goes() -> None:
+    cancelled = []
+
+    async def work() -> int:
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            cancelled.append(True)
+            raise
+        return 1
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    assert await while_connected(gone, work) is None
+    assert cancelled == [True]
+
+
+async def test_the_first_job_that_raises_cancels_the_others() -> None:
+    async def fail() -> None:
+        raise KeyError("first")
+
+    with anyio.fail_after(5), pytest.raises(KeyError, match="first"):
+        await gather([anyio.sleep_forever, fail])
+
+
+async def test_results_stand_in_the_order_of_the_jobs() -> None:
+    turn = anyio.Event()
+
+    async def late() -> str:
+        await turn.wait()
+        return "late"
+
+    async def early() -> str:
+        turn.set()
+        return "early"
+
+    assert await gather([late, early]) == ["late", "early"]
+
+
+class Network:
+    """uvicorn on a free port of the loopback."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.listener = listen("127.0.0.1", 0)
+        self.ready = anyio.Event()
+        settings = uvicorn.Config(create_app(engine), lifespan="off", log_config=None)
+        self.server = Server(settings, self.ready.set)
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()
+        return f"http://{host}:{port}"
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.slow
+async def test_over_a_real_network_a_client_reads_or_goes() -> None:
+    held = Held(step=40)
+    async with Engine(CONFIG, parts=held.parts) as engine, anyio.create_task_group() as nursery:
+        network = Network(engine)
+        url = network.url
+        nursery.start_soon(partial(network.server.serve, [network.listener]))
+        await network.ready.wait()
+        async with httpx.AsyncClient(base_url=url) as client:
+            request = {"prompt": "abc", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+            whole = (await client.post(COMPLETIONS, json=request)).json()["choices"][0]["text"]
+            found = events(await client.post(COMPLETIONS, json={**request, "stream": True}))
+            await _read_three_lines_and_go(client)
+        await held.wait(Abort)
+        held.gate.set()
+        await engine.check()
+        network.server.stop()
+    assert whole == answer([*b"abc"], 8, temperature=0, ignore_eos=True)
+    assert found.pop() == "[DONE]"
+    assert "".join(event["choices"][0]["text"] for event in found) == whole
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+
+
+async def _read_three_lines_and_go(client: httpx.AsyncClient) -> None:
+    request = {"messages": HELLO, **LONG, "stream": True}
+    async with client.stream("POST", CHAT, json=request) as response:
+        lines = response.aiter_lines()
+        first = [await anext(lines) for _ in range(3)]
+    assert json.loads(first[0].removeprefix("data: "))["choices"][0]["delta"]["role"] == "assistant"
