@@ -1,5 +1,6 @@
 """Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
+import json
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -9,7 +10,6 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest
-from .sse import dumps
 
 MAX_COMPLAINTS = 10
 """Errors of one body that its message lists."""
@@ -36,8 +36,7 @@ def error_response(error: Exception) -> Response:
     """The same as a response. Also lone surrogates, echoed from a request, are written (escaped)."""
     body = error_body(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    content = dumps(body, ensure_ascii=True)
-    return Response(content, body["error"]["code"], headers, media_type="application/json")
+    return Response(json.dumps(body), body["error"]["code"], headers, media_type="application/json")
 
 
 def _explain(error: Exception) -> tuple[int, str, str | None]:

@@ -16,9 +16,12 @@ from ..errors import ActorLLMError
 T = TypeVar("T")
 
 
-def dumps(value: Any, *, ensure_ascii: bool = False) -> bytes:
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
+def dumps(value: Any) -> bytes:
     """Compact JSON in UTF-8."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=ensure_ascii).encode()
+    return _encode(value).encode()
 
 
 class Chunks(Protocol):
