@@ -11,6 +11,7 @@ from .rope import RopeScaling, scaling_from_config, scaling_from_gguf, stretched
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _GGUF_FAMILIES = ("llama", "qwen2", "qwen3")
+_MAX_LAYERS = 10_000
 _TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -95,7 +96,7 @@ def from_config(config: Mapping[str, Any], source: object, stored_dtype: str, ha
 def from_gguf(file: GGUFFile) -> Architecture:
     """The architecture that GGUF metadata describe. Raises UnsupportedModel and ModelCorrupt."""
     fields = Fields(file.path, file.get)
-    arch = file.get("general.architecture")
+    arch = fields.text("general.architecture")
     if arch not in _GGUF_FAMILIES:
         raise _unknown_family(file.path, arch, _GGUF_FAMILIES)
     _check_gguf(fields, arch)
@@ -111,7 +112,7 @@ def from_gguf(file: GGUFFile) -> Architecture:
         raise UnsupportedModel(f"{file.path}: values of another size than keys")
     positions = fields.integer(f"{arch}.context_length")
     scaling = scaling_from_gguf(fields, arch, positions, _rope_factors(file, head_dim))
-    window = fields.raw(f"{arch}.attention.sliding_window")
+    window = int(fields.number(f"{arch}.attention.sliding_window", 0))
     return _checked(
         Architecture(
             family=arch,
@@ -131,7 +132,7 @@ def from_gguf(file: GGUFFile) -> Architecture:
             attention_out_bias="blk.0.attn_output.bias" in file.tensors,
             mlp_bias="blk.0.ffn_up.bias" in file.tensors,
             qk_norm=arch == "qwen3",
-            sliding_window=int(window) if window else None,
+            sliding_window=window or None,
             dtype=_stored_as(file.tensors),
         ),
         file.path,
@@ -174,8 +175,9 @@ def _check_config(config: Mapping[str, Any], source: object, family: Any) -> Non
     heads = config.get("architectures")
     if isinstance(heads, list) and heads and not any(str(head).endswith("ForCausalLM") for head in heads):
         raise UnsupportedModel(f"{source}: {', '.join(map(str, heads))} is no causal language model")
-    if config.get("quantization_config"):
-        method = dict(config["quantization_config"]).get("quant_method", "unknown")
+    quantisation = Fields(source, config.get).mapping("quantization_config")
+    if quantisation:
+        method = quantisation.get("quant_method", "unknown")
         raise UnsupportedModel(
             f"{source}: the quantisation {method!r}; supported are plain safetensors and GGUF's quantisations"
         )
@@ -184,9 +186,9 @@ def _check_config(config: Mapping[str, Any], source: object, family: Any) -> Non
 
 
 def _check_gguf(fields: Fields, arch: str) -> None:
-    if fields.raw(f"{arch}.expert_count"):
+    if fields.number(f"{arch}.expert_count", 0):
         raise UnsupportedModel(f"{fields.source}: a mixture of experts")
-    if (fields.raw("split.count") or 1) > 1:
+    if fields.number("split.count", 1) > 1:
         raise UnsupportedModel(f"{fields.source}: a GGUF in several files; merge them with llama-gguf-split")
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
         if isinstance(fields.raw(f"{arch}.{key}"), list) or hasattr(fields.raw(f"{arch}.{key}"), "shape"):
@@ -195,6 +197,8 @@ def _check_gguf(fields: Fields, arch: str) -> None:
 
 def _checked(architecture: Architecture, source: object) -> Architecture:
     a = architecture
+    if a.num_layers > _MAX_LAYERS:
+        raise ModelCorrupt(f"{source}: {a.num_layers} layers cannot be")
     if a.num_heads % a.num_kv_heads or a.head_dim % 2:
         raise ModelCorrupt(
             f"{source}: {a.num_heads} heads of {a.head_dim} over {a.num_kv_heads} key-value heads cannot be"
@@ -210,7 +214,7 @@ def _sliding_window(fields: Fields, family: Any) -> int | None:
         return window
     if not fields.flag("use_sliding_window", False):
         return None
-    first, layers = fields.raw("max_window_layers") or 0, fields.integer("num_hidden_layers")
+    first, layers = fields.number("max_window_layers", 0), fields.integer("num_hidden_layers")
     if first >= layers:
         return None
     if first:

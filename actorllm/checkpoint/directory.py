@@ -100,13 +100,21 @@ class DirectorySource:
         if isinstance(stored, str):
             templates["default"] = stored
         elif isinstance(stored, list):
-            templates |= {str(entry["name"]): str(entry["template"]) for entry in stored}
+            named = [entry for entry in stored if isinstance(entry, dict)]
+            templates |= {str(entry.get("name")): str(entry.get("template", "")) for entry in named}
         for file in sorted((self.path / "additional_chat_templates").glob("*.jinja")):
-            templates[file.stem] = file.read_text("utf-8")
+            templates[file.stem] = _read_text(file)
         main = self.path / "chat_template.jinja"
         if main.is_file():
-            templates["default"] = main.read_text("utf-8")
+            templates["default"] = _read_text(main)
         return templates
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelCorrupt(f"{path}: cannot be read: {error}") from None
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ..errors import ModelCorrupt
 
 _MISSING = object()
@@ -42,6 +44,27 @@ class Fields:
         if not isinstance(value, bool):
             raise ModelCorrupt(f"{self.source}: {key} must be true or false, not {value!r}")
         return value
+
+    def text(self, key: str) -> str | None:
+        """A text; None if the key is missing."""
+        value = self._get(key)
+        if value is not None and not isinstance(value, str):
+            raise ModelCorrupt(f"{self.source}: {key} must be a text")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """One of GGUF's arrays of strings; empty if the key is missing."""
+        value = self._get(key)
+        if value is not None and not isinstance(value, list):
+            raise ModelCorrupt(f"{self.source}: {key} must be a list of texts")
+        return value or []
+
+    def numbers(self, key: str) -> list[Any] | None:
+        """The numbers of one of GGUF's arrays; None if the key is missing."""
+        value = self._get(key)
+        if value is not None and not isinstance(value, np.ndarray):
+            raise ModelCorrupt(f"{self.source}: {key} must be a list of numbers")
+        return None if value is None else value.tolist()
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """A JSON object; an empty one if the key is missing."""

@@ -74,7 +74,7 @@ class GGUFFile:
         self._map = _open(path)
         try:
             self._read_header()
-        except struct.error:
+        except (struct.error, OverflowError):
             raise ModelCorrupt(f"{path}: the file ends within its header: it is truncated") from None
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -200,10 +200,13 @@ class GGUFFile:
 
 
 def _open(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        if file.read(4) != MAGIC:
-            raise ModelCorrupt(f"{path}: not a GGUF file (it does not begin with {MAGIC.decode()})")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != MAGIC:
+                raise ModelCorrupt(f"{path}: not a GGUF file (it does not begin with {MAGIC.decode()})")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelCorrupt(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _name_of(kind: int) -> str:

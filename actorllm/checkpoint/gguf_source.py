@@ -31,6 +31,7 @@ _SPECIALS = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "
 _END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 _END_TEXTS = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"}
 _CONTROL = 3
+_TEMPLATE = "tokenizer.chat_template"
 _SAMPLING = {
     "temperature": "general.sampling.temp",
     "top_k": "general.sampling.top_k",
@@ -45,7 +46,8 @@ class GGUFSource:
     def __init__(self, path: Path) -> None:
         self.file = GGUFFile(path)
         self.architecture = from_gguf(self.file)
-        self.sampling_defaults: Sampling = sampling_from(Fields(path, self.file.get), _SAMPLING)
+        self._fields = Fields(path, self.file.get)
+        self.sampling_defaults: Sampling = sampling_from(self._fields, _SAMPLING)
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -53,14 +55,13 @@ class GGUFSource:
 
         Files older than the key for the end of turn name it by its text only.
         """
-        fields = Fields(self.file.path, self.file.get)
-        ends = frozenset[int]().union(*(fields.ids(key) for key in _END_KEYS))
-        types = self.file.get("tokenizer.ggml.token_type")
-        if types is None or fields.ids("tokenizer.ggml.eot_token_id"):
+        ends = frozenset[int]().union(*(self._fields.ids(key) for key in _END_KEYS))
+        if self._fields.ids("tokenizer.ggml.eot_token_id"):
             return ends
-        tokens = self.file.get("tokenizer.ggml.tokens") or []
-        controls = [int(token) for token in (types == _CONTROL).nonzero()[0] if token < len(tokens)]
-        return ends | {token for token in controls if tokens[token] in _END_TEXTS}
+        tokens = self._fields.texts("tokenizer.ggml.tokens")
+        types = self._fields.numbers("tokenizer.ggml.token_type") or []
+        controls = [number for number, kind in enumerate(types[: len(tokens)]) if kind == _CONTROL]
+        return ends | {number for number in controls if tokens[number] in _END_TEXTS}
 
     def tokenizer(self) -> Tokenizer:
         """The vocabulary of the file, converted."""
@@ -89,23 +90,20 @@ class GGUFSource:
         return weights
 
     def _special_tokens(self) -> dict[str, str]:
-        tokens = self.file.get("tokenizer.ggml.tokens") or []
+        tokens = self._fields.texts("tokenizer.ggml.tokens")
         specials = {}
         for name, key in _SPECIALS.items():
-            number = self.file.get(f"tokenizer.ggml.{key}_token_id")
-            if isinstance(number, int) and 0 <= number < len(tokens):
+            number = int(self._fields.number(f"tokenizer.ggml.{key}_token_id", -1))
+            if 0 <= number < len(tokens):
                 specials[f"{name}_token"] = tokens[number]
         return specials
 
     def _templates(self) -> dict[str, str]:
-        main = "tokenizer.chat_template"
-        templates = {
-            key.removeprefix(main + "."): self.file.get(key)
-            for key in self.file.keys()  # noqa: SIM118  # not a mapping
-            if key.startswith(main + ".")
-        }
-        if isinstance(self.file.get(main), str):
-            templates["default"] = self.file.get(main)
+        templates = {}
+        for key in self.file.keys():  # noqa: SIM118  # not a mapping
+            if key == _TEMPLATE or key.startswith(_TEMPLATE + "."):
+                name = key.removeprefix(_TEMPLATE).removeprefix(".") or "default"
+                templates[name] = self._fields.text(key) or ""
         return templates
 
 

@@ -2,19 +2,20 @@
 
 GGUF keeps tokens, scores, types and merges, but of the pre-tokenizer only a name (`tokenizer.ggml.pre`). What
 the names stand for are facts of llama.cpp's src/llama-vocab.cpp; the patterns here are those that the models'
-own tokenizer.json files have. A name is known here only if the result is token for token the same.
+own tokenizer.json files have. A name is known here only if its tokens were compared, one for one.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelCorrupt, UnsupportedModel
+from .fields import Fields
 from .gguf import GGUFFile
 
 if TYPE_CHECKING:
     import tokenizers
 
-_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CL100K = (
@@ -45,7 +46,6 @@ _FAMILIES = {
     ("command-r",): _Pre((r"\p{N}", _GPT2), composes=True),
     ("llama-bpe", "llama3", "llama-v3"): _Pre((_CL100K % "{1,3}",), whole_words=True, add_bos=True),
     ("qwen2",): _Pre((_CL100K % "",), composes=True),
-    ("deepseek-r1-qwen",): _Pre((_CL100K % "",)),
     ("deepseek-coder",): _Pre((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
     ("falcon",): _Pre((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
 }
@@ -59,7 +59,7 @@ def convert(file: GGUFFile) -> "tokenizers.Tokenizer":
     vocabulary that contradicts itself.
     """
     vocabulary = _Vocabulary(file)
-    model = file.get("tokenizer.ggml.model")
+    model = vocabulary.fields.text("tokenizer.ggml.model")
     if model == "gpt2":
         return _byte_level(vocabulary)
     if model == "llama":
@@ -72,20 +72,20 @@ class _Vocabulary:
 
     def __init__(self, file: GGUFFile) -> None:
         self.path = file.path
-        self.file = file
-        self.tokens: list[str] = self._strings("tokenizer.ggml.tokens")
+        self.fields = Fields(file.path, file.get)
+        self.tokens = self._texts("tokenizer.ggml.tokens")
         self.ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             raise ModelCorrupt(f"{self.path}: the vocabulary has the same token twice")
-        types = file.get("tokenizer.ggml.token_type")
-        self.types: list[int] = [1] * len(self.tokens) if types is None else types.tolist()
+        types = self.fields.numbers("tokenizer.ggml.token_type")
+        self.types: list[int] = [_NORMAL] * len(self.tokens) if types is None else types
         if len(self.types) != len(self.tokens):
             raise ModelCorrupt(f"{self.path}: {len(self.tokens)} tokens, but {len(self.types)} token types")
 
     def merges(self) -> list[tuple[str, str]]:
         """The merges in their order, the first of equals."""
         pairs: dict[tuple[str, str], None] = {}
-        for merge in self._strings("tokenizer.ggml.merges"):
+        for merge in self._texts("tokenizer.ggml.merges"):
             cut = merge.find(" ", 1)
             if cut < 0:
                 raise ModelCorrupt(f"{self.path}: {merge!r} is no merge of two tokens")
@@ -94,29 +94,33 @@ class _Vocabulary:
 
     def scores(self) -> list[float]:
         """The score of each token."""
-        scores = self.file.get("tokenizer.ggml.scores")
+        scores = self.fields.numbers("tokenizer.ggml.scores")
         if scores is None or len(scores) != len(self.tokens):
             raise ModelCorrupt(f"{self.path}: tokenizer.ggml.scores must have a score for each token")
-        values: list[float] = scores.tolist()
-        return values
+        return scores
 
-    def special(self, name: str, default: int | None = None) -> int | None:
-        """The id of the special token of that name (bos, eos, unknown, ...)."""
-        value = self.file.get(f"tokenizer.ggml.{name}_token_id", default)
-        return value if isinstance(value, int) and 0 <= value < len(self.tokens) else default
+    def special(self, name: str) -> int | None:
+        """The id of the special token of that name (bos, eos, unknown), if the file has one."""
+        key = f"tokenizer.ggml.{name}_token_id"
+        number = int(self.fields.number(key, -1))
+        return number if 0 <= number < len(self.tokens) else None
 
-    def _strings(self, key: str) -> list[str]:
-        value = self.file.get(key)
-        if not isinstance(value, list) or not value:
+    def flag(self, name: str, default: bool) -> bool:
+        """One of the switches (add_bos_token, add_space_prefix, ...)."""
+        return self.fields.flag(f"tokenizer.ggml.{name}", default)
+
+    def _texts(self, key: str) -> list[str]:
+        texts = self.fields.texts(key)
+        if not texts:
             raise ModelCorrupt(f"{self.path}: {key} is missing")
-        return value
+        return texts
 
 
 def _byte_level(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
     from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
-    name = vocabulary.file.get("tokenizer.ggml.pre")
-    pre = _PRES.get(name)
+    name = vocabulary.fields.text("tokenizer.ggml.pre")
+    pre = _PRES.get(name or "")
     if pre is None:
         known = ", ".join(_PRES)
         raise UnsupportedModel(f"{vocabulary.path}: the pre-tokenizer {name!r}; supported are {known}")
@@ -136,7 +140,7 @@ def _byte_level(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
 def _sentencepiece(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
     from tokenizers import Tokenizer, decoders, normalizers
 
-    unknown = vocabulary.special("unknown", 0)
+    unknown = vocabulary.special("unknown")
     model = _bpe(
         vocabulary,
         _merges_of_scores(vocabulary),
@@ -145,7 +149,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> "tokenizers.Tokenizer":
         unk_token=None if unknown is None else vocabulary.tokens[unknown],
     )
     tokenizer = Tokenizer(model)
-    prefix = vocabulary.file.get("tokenizer.ggml.add_space_prefix", True)
+    prefix = vocabulary.flag("add_space_prefix", True)
     escape = normalizers.Replace(" ", "▁")
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), escape] if prefix else [escape])
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -200,7 +204,7 @@ def _surround(tokenizer: "tokenizers.Tokenizer", vocabulary: _Vocabulary, add_bo
     around = []
     for name, default in (("bos", add_bos), ("eos", False)):
         number = vocabulary.special(name)
-        wanted = vocabulary.file.get(f"tokenizer.ggml.add_{name}_token", default and number is not None)
+        wanted = vocabulary.flag(f"add_{name}_token", default and number is not None)
         if wanted and number is None:
             raise ModelCorrupt(f"{vocabulary.path}: {name} is to be added, but there is no {name}_token_id")
         around.append([vocabulary.tokens[number]] if wanted and number is not None else [])

@@ -87,7 +87,7 @@ def scaling_from_gguf(
     Raises UnsupportedModel for a type that is not known.
     """
     prefix = f"{arch}.rope.scaling."
-    kind = fields.raw(prefix + "type") or "none"
+    kind = fields.text(prefix + "type") or "none"
     factor = fields.number(prefix + "factor", 1.0)
     if fields.raw(prefix + "type") is None and fields.raw(f"{arch}.rope.scale_linear") is not None:
         kind, factor = "linear", fields.number(f"{arch}.rope.scale_linear")

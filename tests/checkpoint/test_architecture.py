@@ -192,6 +192,7 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str) -
         ({"vocab_size": 1.5}, "vocab_size must be a positive integer"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"quantization_config": "int4"}, "quantization_config must be an object"),
         ({"rope_scaling": 3}, "rope_scaling must be an object"),
         ({"rope_scaling": LLAMA3 | {"factor": None}}, "factor is missing"),
         ({"num_key_value_heads": 3}, "8 heads of 8 over 3 key-value heads"),

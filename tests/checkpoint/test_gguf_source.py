@@ -7,7 +7,7 @@ import pytest
 
 from actorllm.checkpoint.gguf_source import GGUFSource
 from actorllm.checkpoint.rope import RopeScaling
-from actorllm.errors import ModelCorrupt, UnsupportedModel
+from actorllm.errors import ModelCorrupt, ModelError, UnsupportedModel
 from actorllm.messages import Sampling
 
 from .files import CONTROL, HEAD_DIM, HEADS, HIDDEN, NORMAL, byte_level, matrices, write_gguf
@@ -206,6 +206,53 @@ def test_what_is_not_supported_is_named(tmp_path: Path, options: dict[str, Any],
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelCorrupt, match=r"tiny\.gguf: llama\.block_count is missing"):
         write(tmp_path, settings={"llama.block_count": None})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"llama.block_count": 4_000_000_000},
+        {"llama.block_count": "two"},
+        {"llama.rope.scaling.type": [1, 2]},
+        {"llama.attention.sliding_window": "text"},
+        {"llama.expert_count": [1, 2]},
+        {"split.count": ["a"]},
+        {"general.sampling.temp": "hot"},
+        {"tokenizer.ggml.tokens": [1, 2]},
+        {"tokenizer.ggml.token_type": 5},
+        {"tokenizer.ggml.merges": "h e"},
+        {"tokenizer.ggml.pre": [1, 2]},
+        {"tokenizer.ggml.model": ["gpt2"]},
+        {"tokenizer.ggml.eos_token_id": "end"},
+        {"tokenizer.ggml.add_bos_token": 2},
+        {"tokenizer.chat_template": [1]},
+    ],
+)
+def test_a_key_of_the_wrong_kind_is_named(tmp_path: Path, settings: dict[str, Any]) -> None:
+    def read_all() -> None:
+        source = write(tmp_path, settings=settings)
+        source.tokenizer()
+        assert not source.eos_token_ids
+
+    (key,) = settings
+    with pytest.raises(ModelCorrupt, match=f"{key} must be|4000000000 layers"):
+        read_all()
+
+
+def test_damaged_headers_raise_nothing_but_model_errors(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "whole.gguf")
+    whole, rng = path.read_bytes(), np.random.default_rng(4)
+    outcomes = set()
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.integers(4, 6000)] = rng.integers(256)
+        path.write_bytes(damaged)
+        try:
+            GGUFSource(path).tokenizer()
+            outcomes.add("read")
+        except ModelError as error:
+            outcomes.add(type(error).__name__)
+    assert {"read", "ModelCorrupt"} <= outcomes
 
 
 def test_a_missing_weight_and_one_of_another_shape_are_named(tmp_path: Path) -> None:

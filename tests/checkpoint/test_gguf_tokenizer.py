@@ -33,7 +33,6 @@ EXPECTED = {
     "command-r": SMOLLM,
     "llama-bpe": ("123 4", "Ġ 123", "(a b", "ĊĊ", "x 'S"),
     "qwen2": ("1 2 3 4", "Ġ 1 2 3", "(a b", "ĊĊ", "x 'S"),
-    "deepseek-r1-qwen": ("1 2 3 4", "Ġ 1 2 3", "(a b", "ĊĊ", "x 'S"),
     "deepseek-coder": ("1 2 3 4", "Ġ 1 2 3", "( ab", "Ċ Ċ", "x ' S"),
     "falcon": ("123 4", "Ġ 123", "( ab", "ĊĊ", "x ' S"),
 }
