@@ -123,6 +123,23 @@ def test_nobody_waits_for_a_block_that_its_request_gave_up() -> None:
     assert lines(pool, reserve(waiting=[Want(2, range(9))], in_flight=True)) == [Grant(2, 0, 9, [0, 1, 2])]
 
 
+def test_nobody_waits_for_a_block_that_is_computed_but_cannot_be_found() -> None:
+    pool = KVPool(6, 2)
+    released(pool, 1, [1, 2, 3, 4], 4)
+    assert lines(pool, reserve(waiting=[Want(2, [1, 2, 3, 4])])) == [Grant(2, 2, 2, [0, 2])]
+    evict = reserve([Want(2, [5], 1, 4, 4)], [Want(3, [9] * 6)])
+    assert lines(pool, evict) == [Grant(2, 0, 1, [3]), Grant(3, 0, 6, [4, 5, 1])]
+    pool.feed(release(3, 0))
+    (grant,) = lines(pool, reserve(waiting=[Want(4, [1, 2, 3, 4, 5])], in_flight=True))
+    assert (grant.cached, grant.tokens) == (2, 3)
+
+
+def test_with_nothing_in_flight_nobody_waits_for_a_block() -> None:
+    pool = KVPool(8, 4)
+    ask(pool, reserve(waiting=[Want(1, range(5))]))
+    assert lines(pool, reserve(waiting=[Want(2, range(5))])) == [Grant(2, 0, 5, [2, 3])]
+
+
 def test_a_short_running_request_takes_from_the_tail_of_the_order() -> None:
     pool = KVPool(4, 2)
     ask(pool, reserve(waiting=[Want(1, [1, 2]), Want(2, [3, 4]), Want(3, [5, 6]), Want(4, [7, 8])]))
@@ -131,6 +148,22 @@ def test_a_short_running_request_takes_from_the_tail_of_the_order() -> None:
     assert unpack_ids(answer.preempted) == [4, 3]
     assert grants(answer) == [Grant(1, 0, 1, [3]), Grant(2, 0, 1, [2])]
     assert pool.statistics().preemptions == 2
+
+
+def test_as_many_are_preempted_as_it_takes() -> None:
+    pool = KVPool(4, 2)
+    ask(pool, reserve(waiting=[Want(request, [request, 0]) for request in (1, 2, 3, 4)]))
+    running = [Want(1, [9, 9, 9], 3, 2, 2), *(Want(request, [9], 1, 2, 2) for request in (2, 3, 4))]
+    answer = ask(pool, reserve(running, budget=3))
+    assert (grants(answer), unpack_ids(answer.preempted)) == ([Grant(1, 0, 3, [3, 2])], [4, 3])
+
+
+def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
+    pool = KVPool(4, 2)
+    ask(pool, reserve(waiting=[Want(1, [1, 2]), Want(2, [3, 4, 5, 6, 7])]))
+    answer = ask(pool, reserve([Want(1, [8], 1, 2, 2), Want(2, [9], 1, 5, 5)], [Want(3, [1])]))
+    assert ([grant.request for grant in grants(answer)], unpack_ids(answer.preempted)) == ([1], [2])
+    assert pool.statistics().num_free_blocks == 2
 
 
 def test_a_preempted_request_comes_back_over_its_cached_blocks() -> None:
@@ -271,6 +304,7 @@ class PoolMachine(RuleBasedStateMachine):
         served = [grant.request for grant in granted]
         assert served == [request for request in running + waiting if request in served]
         assert not set(served) & set(preempted)
+        assert not preempted or set(served) <= set(running)
         assert sum(grant.tokens for grant in granted) <= budget
         assert self.steps or granted or not self.players
         self.steps.append([self.write(grant) for grant in granted])

@@ -150,6 +150,28 @@ def test_waiting_requests_are_not_offered_a_budget_that_the_running_will_use() -
     assert wants(only(say(core, done(step)), Reserve)) == [Want(1, [], 1, 4, 4), Want(2, [6], 1)]
 
 
+def test_running_requests_stand_in_the_order_of_the_policy_whenever_they_were_admitted() -> None:
+    core = scheduler()
+    asked = only(say(core, submit(1, [1]), submit(2, [2]), submit(3, [3])), Reserve)
+    step = only(say(core, reserved(asked, Grant(1, 0, 1, [1]), Grant(3, 0, 1, [3]))), RunStep)
+    asked = only(say(core, done(step, 7, 7)), Reserve)
+    assert [want.request for want in wants(asked)] == [1, 3, 2]
+    step = only(say(core, reserved(asked, *(Grant(request, 0, 1, [2]) for request in (1, 3, 2)))), RunStep)
+    asked = only(say(core, done(step, 7, 7, 7)), Reserve)
+    assert [want.request for want in wants(asked)] == [1, 2, 3]
+
+
+def test_what_the_pool_has_not_granted_is_asked_for_again_only_after_a_change() -> None:
+    core = scheduler(in_flight=2)
+    running(core, submit(1, [1, 2], max_tokens=1))
+    asked = only(say(core, submit(2, [3])), Reserve)
+    assert say(core, reserved(asked)) == ()
+    assert say(core, Seen(0)) == ()
+    said = say(core, Abort(1))
+    assert wants(only(said, Reserve)) == [Want(2, [], 1)]
+    assert [type(message) for message in said] == [Tokens, Release, Reserve]
+
+
 def test_two_steps_in_flight_compute_a_token_that_is_not_sampled_yet() -> None:
     ring = side(in_flight=2)
     ring.feed(submit(1, [1, 2, 3], max_tokens=3))
@@ -212,6 +234,7 @@ def test_the_late_token_of_a_finished_request_is_dropped() -> None:
     ring = side(in_flight=2)
     ring.feed(submit(1, [1, 2]))
     ring.done(EOS)
+    assert len(ring.steps) == 2
     ring.done(6)
     assert (ring.told, ring.endings) == ([(1, EOS)], [Ending(1, "stop")])
     assert ring.scheduler.statistics().num_late_tokens == 1
@@ -434,6 +457,12 @@ def test_no_step_is_planned_beyond_what_the_front_end_has_seen() -> None:
     assert len(ring.steps) == 4
 
 
+def test_steps_in_flight_take_their_places_in_the_window() -> None:
+    ring = TokenSide(scheduler(window=1, in_flight=2), KVPool(10, 4))
+    ring.feed(submit(1, [1, 2], max_tokens=9))
+    assert len(ring.steps) == 1
+
+
 def test_a_step_that_samples_nothing_takes_no_place_in_the_window() -> None:
     ring = TokenSide(scheduler(window=1, budget=2), KVPool(10, 4))
     ring.feed(submit(1, range(6), max_tokens=9))
@@ -472,6 +501,14 @@ def test_of_two_steps_in_flight_only_the_failed_one_fails_its_requests() -> None
     assert only(said, Tokens).endings == (Ending(1, "error", None, BOOM),)
     assert not any(isinstance(message, Release) for message in said)
     assert wants(only(said, Reserve)) == [Want(2, [3, 4], 2)]
+
+
+def test_what_ended_in_the_turn_of_a_failure_is_not_released() -> None:
+    core = scheduler(in_flight=2)
+    step = running(core, submit(1, [1, 2], max_tokens=1), submit(2, [3], max_tokens=1))
+    said = say(core, Abort(1), StepFailed(step.step, 0, BOOM))
+    assert [type(message) for message in said] == [ResetPool, Tokens]
+    assert only(said, Tokens).endings == (Ending(1, "abort"), Ending(2, "error", None, BOOM))
 
 
 def test_a_request_whose_step_is_lost_keeps_its_tokens_and_starts_again() -> None:
