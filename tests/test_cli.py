@@ -172,6 +172,11 @@ def test_a_missing_extra_is_named(package: str, command: str) -> None:
 
 
 @pytest.mark.slow
+def test_fetch_says_where_the_model_is(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("fetch", "hash") == 0
+    assert capfd.readouterr().out == "hash is at hash\n"
+
+
 def test_help_loads_neither_torch_nor_a_server() -> None:
     code = (
         "import sys\nfrom actorllm.cli import main\n"

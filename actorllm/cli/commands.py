@@ -9,7 +9,8 @@ from typing import Annotated
 import anyio
 import typer
 
-from ..config import EngineConfig
+from ..checkpoint import open_checkpoint
+from ..config import DEFAULT_MODEL, EngineConfig
 from ..errors import RequestError
 from ..params import SamplingParams
 from .options import spread
@@ -88,6 +89,19 @@ def serve(
 
     with listen(host, port) as listener, DownloadBar() as bar:
         anyio.run(serve, config, listener, bar, typer.echo)
+
+
+@app.command()
+def fetch(
+    model: Annotated[
+        str, typer.Argument(help="the model that is fetched, unless it is there")
+    ] = DEFAULT_MODEL,
+) -> None:
+    """Fetch a model, check it, and prepare its tokenizer."""
+    with DownloadBar() as bar:
+        checkpoint = open_checkpoint(model, progress=bar)
+    checkpoint.tokenizer()
+    typer.echo(f"{checkpoint.name} is at {checkpoint.path}")
 
 
 def _answer(session: Session, messages: list[dict[str, str]], params: SamplingParams, question: str) -> None:

@@ -26,6 +26,7 @@ class Cell:
 
     __slots__ = (
         "_event",
+        "accepted",
         "error",
         "fault",
         "finish_reason",
@@ -45,6 +46,7 @@ class Cell:
         self.stop_reason: str | int | None = None
         self.fault: Fault | None = None
         self.error: ActorLLMError | None = None
+        self.accepted = False
         self._event: anyio.Event | None = None
 
     @property
@@ -54,7 +56,14 @@ class Cell:
 
     async def wait(self) -> None:
         """Wait until there is something to read."""
-        while not self.ready:
+        await self._wait(lambda: self.ready)
+
+    async def wait_accepted(self) -> None:
+        """Wait until the prompt is rendered and found good, or there is something to read."""
+        await self._wait(lambda: self.accepted or self.ready)
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             self._event = anyio.Event()
             await self._event.wait()
 
@@ -69,7 +78,7 @@ class Cell:
         match message:
             case Rendered(_, tokens):
                 self.prompt = unpack(tokens)
-                return False
+                self.accepted = True
             case Failed(_, reason, fault):
                 self.finish_reason, self.fault = reason, fault
             case Delta():

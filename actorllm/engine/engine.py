@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
-from ..errors import EngineDied, InvalidRequest
+from ..errors import ActorLLMError, EngineDied, InvalidRequest
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
 from ..params import SamplingParams
 from .door import not_open
@@ -108,6 +108,11 @@ class Engine:
         if self._entered is None or not isinstance(self._ring.door.closed, EngineDied):
             return None
         return self._ring.door.closed
+
+    @property
+    def closed(self) -> ActorLLMError | None:
+        """Why no request is taken: not entered yet, left, or died; None while the engine is open."""
+        return not_open() if self._entered is None else self._ring.door.closed
 
     async def wait_closed(self) -> None:
         """Wait until the engine is left, or dies (see `died`)."""

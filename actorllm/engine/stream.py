@@ -1,6 +1,6 @@
 """Stream: the answer to one request, as it comes or as a whole."""
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 
 from ..errors import ActorLLMError, RequestFailed, rebuild
@@ -35,14 +35,19 @@ class Stream:
         """
         if self._finished:
             raise StopAsyncIteration
-        try:
-            if self._cell is None:
-                self._cell = await self._door.enter(self._question)
-            await self._cell.wait()
-        except BaseException:
-            self.close()
-            raise
-        return self._take(self._cell)
+        return self._take(await self._entered(Cell.wait))
+
+    async def accepted(self) -> None:
+        """Wait until the request has a seat and its prompt is found good; no token need have come.
+
+        Raises what the first output would raise.
+        """
+        if not self._finished:
+            cell = await self._entered(Cell.wait_accepted)
+            error = _error(cell)
+            if error is not None:
+                self._finished = True
+                raise error
 
     def __await__(self) -> Generator[object, object, RequestOutput]:
         """The whole answer, when it has ended."""
@@ -68,6 +73,17 @@ class Stream:
             self._finished = True
             if self._cell is not None:
                 self._door.abandon(self._cell.request)
+
+    async def _entered(self, wait: Callable[[Cell], Awaitable[None]]) -> Cell:
+        """The cell, once there is a seat and `wait` is over; whoever is cancelled here aborts the request."""
+        try:
+            if self._cell is None:
+                self._cell = await self._door.enter(self._question)
+            await wait(self._cell)
+        except BaseException:
+            self.close()
+            raise
+        return self._cell
 
     async def _collect(self) -> RequestOutput:
         last = None

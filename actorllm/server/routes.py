@@ -63,10 +63,10 @@ class Routes:
         return _json({"object": "list", "data": [model]})
 
     async def health(self) -> Response:
-        """Whether the engine lives; if it does not, why."""
-        died = self._engine.died
-        if died is not None:
-            return error_response(died)
+        """Whether the engine is open; if it is not, why."""
+        closed = self._engine.closed
+        if closed is not None:
+            return error_response(closed)
         return _json({"status": "ok", "model": self._engine.model_name})
 
     def _served(self, name: str | None) -> str:

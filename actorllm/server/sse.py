@@ -43,8 +43,8 @@ class Chunks(Protocol):
 class EventStream(Response):
     """Streams, one a choice, as events whose choices interleave; `[DONE]` follows a success only.
 
-    What fails before every choice has its first output is raised, so that it becomes the response; what
-    fails later is an event. A client that goes, or a cancellation, aborts all of the streams.
+    What fails before every prompt is accepted and the first choice has begun is raised, so that it
+    becomes the response; what fails later is an event. A client that goes, or a cancellation, aborts all of the streams.
     """
 
     media_type = "text/event-stream"
@@ -67,10 +67,16 @@ class EventStream(Response):
                 stream.close()
 
     async def _respond(self, send: Send) -> None:
-        firsts = await gather([stream.__anext__ for stream in self._streams])
+        await gather([stream.accepted for stream in self._streams])
+        first = await anext(self._streams[0])
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            await gather([partial(self._relay, send, index, first) for index, first in enumerate(firsts)])
+            await gather(
+                [
+                    partial(self._relay, send, index, None if index else first)
+                    for index in range(len(self._streams))
+                ]
+            )
         except OSError:
             return  # the client has gone, and its server tells by failing to send
         except Exception as error:
@@ -79,16 +85,16 @@ class EventStream(Response):
             if not isinstance(error, ActorLLMError):
                 raise
         else:
-            for chunk in self._answer.closing([self._last[index] for index in range(len(firsts))]):
+            for chunk in self._answer.closing([self._last[index] for index in range(len(self._streams))]):
                 await self._event(send, dumps(chunk))
             await self._event(send, b"[DONE]")
             await send({"type": "http.response.body", "body": b""})
 
-    async def _relay(self, send: Send, index: int, first: RequestOutput) -> None:
-        """One choice, from its first output to its last."""
+    async def _relay(self, send: Send, index: int, first: RequestOutput | None) -> None:
+        """One choice, from its first output (which may be here already) to its last."""
         for chunk in self._answer.opening(index):
             await self._event(send, dumps(chunk))
-        output: RequestOutput | None = first
+        output = first or await anext(self._streams[index], None)
         while output is not None:
             self._last[index] = output
             for chunk in self._answer.chunks(index, output):

@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from actorllm import Engine, RequestFailed, SamplingParams, Stream
+from actorllm import Engine, InvalidRequest, RequestFailed, SamplingParams, Stream
 
 from .build import config, expected, prompts, text
 
@@ -177,3 +177,17 @@ async def test_a_conversation_goes_through_the_chat_template() -> None:
     prompt = bytes(token for token in output.prompt_token_ids if token < 256).decode()
     assert "user\nhéllo" in prompt
     assert prompt.endswith("assistant\n")
+
+
+async def test_a_prompt_is_accepted_before_its_first_token() -> None:
+    async with Engine(config(max_num_seqs=1)) as engine:
+        first = engine.generate(PROMPT, LONG)
+        await anext(first)
+        second = engine.generate(PROMPT, LONG)
+        await second.accepted()
+        assert (await engine.statistics())["scheduler"]["num_waiting"] <= 1
+        await first
+        assert list((await second).token_ids) == expected(PROMPT, LONG)
+        with pytest.raises(InvalidRequest, match="the prompt is empty"):
+            await engine.generate([], LONG).accepted()
+        await engine.check()
