@@ -58,10 +58,7 @@ def from_config(config: Mapping[str, Any], source: object, stored_dtype: str, ha
     fields = Fields(source, config.get)
     family = config.get("model_type")
     _check_config(config, source, family)
-    rope = dict(fields.mapping("rope_scaling")) | dict(fields.mapping("rope_parameters"))
-    rope_fields = Fields(f"{source}: rope_parameters" if rope else source, rope.get)
-    if rope_fields.number("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise UnsupportedModel(f"{source}: a rotary embedding of part of each head")
+    rope_fields = _rope_fields(fields)
     positions = fields.integer("max_position_embeddings")
     scaling = scaling_from_config(rope_fields, positions)
     heads = fields.integer("num_attention_heads")
@@ -78,7 +75,7 @@ def from_config(config: Mapping[str, Any], source: object, stored_dtype: str, ha
             num_kv_heads=fields.integer("num_key_value_heads", heads),
             head_dim=fields.integer("head_dim", 128 if family == "qwen3" else max(1, hidden // heads)),
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-            rope_theta=rope_fields.number("rope_theta", config.get("rope_theta") or 10000.0),
+            rope_theta=rope_fields.number("rope_theta"),
             rope_scaling=scaling,
             max_position_embeddings=stretched_length(scaling, positions),
             tie_word_embeddings=fields.flag("tie_word_embeddings", False) or not has_head,
@@ -105,11 +102,7 @@ def from_gguf(file: GGUFFile) -> Architecture:
         raise ModelCorrupt(f"{file.path}: tensor token_embd.weight is missing")
     heads = fields.integer(f"{arch}.attention.head_count")
     hidden = fields.integer(f"{arch}.embedding_length")
-    head_dim = fields.integer(f"{arch}.attention.key_length", max(1, hidden // heads))
-    if fields.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
-        raise UnsupportedModel(f"{file.path}: a rotary embedding of part of each head")
-    if fields.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModel(f"{file.path}: values of another size than keys")
+    head_dim = _gguf_head_dim(fields, arch, hidden, heads)
     positions = fields.integer(f"{arch}.context_length")
     scaling = scaling_from_gguf(fields, arch, positions, _rope_factors(file, head_dim))
     window = int(fields.number(f"{arch}.attention.sliding_window", 0))
@@ -183,6 +176,27 @@ def _check_config(config: Mapping[str, Any], source: object, family: Any) -> Non
         )
     if config.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"{source}: the activation {config['hidden_act']!r}; supported is silu")
+
+
+def _rope_fields(fields: Fields) -> Fields:
+    """The settings of the rotary embedding, from where transformers wrote them before version 5 or since."""
+    rope = dict(fields.mapping("rope_scaling")) | dict(fields.mapping("rope_parameters"))
+    rope_fields = Fields(f"{fields.source}: rope_parameters" if rope else fields.source, rope.get)
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = fields.number("rope_theta", 10000.0)
+    part = fields.number("partial_rotary_factor", 1.0)
+    if rope_fields.number("partial_rotary_factor", part) != 1.0:
+        raise UnsupportedModel(f"{fields.source}: a rotary embedding of part of each head")
+    return rope_fields
+
+
+def _gguf_head_dim(fields: Fields, arch: str, hidden_size: int, heads: int) -> int:
+    head_dim = fields.integer(f"{arch}.attention.key_length", max(1, hidden_size // heads))
+    if fields.integer(f"{arch}.rope.dimension_count", head_dim) != head_dim:
+        raise UnsupportedModel(f"{fields.source}: a rotary embedding of part of each head")
+    if fields.integer(f"{arch}.attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModel(f"{fields.source}: values of another size than keys")
+    return head_dim
 
 
 def _check_gguf(fields: Fields, arch: str) -> None:

@@ -91,11 +91,8 @@ def write_gguf(
     if tensors is None:
         tensors = matrices(len(vocabulary), np.random.default_rng(0))
     for name, data in tensors.items():
-        kind = (quantised or {}).get(name)
-        if kind is None:
-            writer.add_tensor(name, data)
-        else:
-            writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
+        kind = (quantised or {}).get(name, gguf.GGMLQuantizationType.F32)
+        writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
