@@ -26,7 +26,8 @@ from ..checkpoint.architecture import Architecture
 class LlamaLayer:
     """The weights of a layer: matrices [outputs, inputs] and biases in the model's dtype, norms in float32.
 
-    The rows of `qkv` are those of q, k and v; the rows of `gate_up` those of gate and up.
+    The rows of `qkv` are those of q, k and v; the rows of `gate_up` those of gate and up. Matrices may be
+    packed for `linear`.
     """
 
     input_norm: Tensor
@@ -45,7 +46,7 @@ class LlamaLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaWeights:
-    """All weights; `head` is `embed` itself where the embeddings are tied."""
+    """All weights. `head` has the values of `embed` where the embeddings are tied, and may be packed."""
 
     embed: Tensor
     layers: tuple[LlamaLayer, ...]
@@ -96,6 +97,8 @@ class Llama:
         for layer, layer_cache in zip(weights.layers, cache.unbind(0), strict=True):
             hidden += self._attention(layer, self._norm(hidden, layer.input_norm), context, layer_cache)
             hidden += self._mlp(layer, self._norm(hidden, layer.post_norm))
+        if not wanted.numel():
+            return hidden.new_empty((0, self.architecture.vocab_size), dtype=weights.dtype)
         return linear(self._norm(hidden.index_select(0, wanted), weights.norm), weights.head)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -103,16 +106,15 @@ class Llama:
 
     def _attention(self, layer: LlamaLayer, x: Tensor, context: ForwardContext, cache: Tensor) -> Tensor:
         qkv = linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], -1, self._head_dim)
-        rotated = qkv[:, : self._num_heads + self._num_kv_heads]
+        query, key, _ = torch.split(qkv, [self._num_heads, self._num_kv_heads, self._num_kv_heads], 1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            query, key = torch.split(rotated, [self._num_heads, self._num_kv_heads], 1)
-            rotated = torch.cat((self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)), 1)
-        rotated = rotary_embedding(rotated, context.cos, context.sin)
-        qkv[:, : self._num_heads + self._num_kv_heads] = rotated
+            query.copy_(self._norm(query, layer.q_norm))
+            key.copy_(self._norm(key, layer.k_norm))
+        rotary_embedding(qkv[:, : -self._num_kv_heads], context.cos, context.sin)
         key_value = qkv[:, self._num_heads :].view(-1, 2, self._num_kv_heads, self._head_dim)
         write_kv(key_value, cache, context.slot_mapping)
-        query = rotated[:, : self._num_heads]
-        return linear(paged_attention(query, cache, context.attention, self._scale), layer.o, layer.o_bias)
+        attended = paged_attention(query, cache, context.attention, self._scale)
+        return linear(attended, layer.o, layer.o_bias)
 
     def _mlp(self, layer: LlamaLayer, x: Tensor) -> Tensor:
         gate_up = linear(x, layer.gate_up, layer.gate_up_bias)

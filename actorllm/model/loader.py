@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import torch
+from actorllm_kernels import pack_linear
 from torch import Tensor
 
 from ..checkpoint.architecture import Architecture
@@ -19,7 +20,7 @@ def resolve_dtype(wanted: str, stored: str) -> torch.dtype:
 def load_weights(
     architecture: Architecture, tensors: Mapping[str, RawTensor], dtype: torch.dtype
 ) -> LlamaWeights:
-    """The weights of a decoder: matrices and biases in `dtype`, norms in float32.
+    """The weights of a decoder: matrices (packed for `linear`) and biases in `dtype`, norms in float32.
 
     `tensors` are all that `tensor_shapes(architecture)` names, of those shapes, by their Hugging Face
     names. One at a time is expanded to float32.
@@ -29,7 +30,9 @@ def load_weights(
         embed=embed,
         layers=tuple(_layer(architecture, tensors, n, dtype) for n in range(architecture.num_layers)),
         norm=_stack(tensors, ["model.norm.weight"], torch.float32),
-        head=embed if architecture.tie_word_embeddings else _stack(tensors, ["lm_head.weight"], dtype),
+        head=pack_linear(
+            embed if architecture.tie_word_embeddings else _stack(tensors, ["lm_head.weight"], dtype)
+        ),
     )
 
 
@@ -39,7 +42,7 @@ def _layer(
     prefix = f"model.layers.{number}."
 
     def matrix(*names: str) -> Tensor:
-        return _stack(tensors, [f"{prefix}{name}_proj.weight" for name in names], dtype)
+        return pack_linear(_stack(tensors, [f"{prefix}{name}_proj.weight" for name in names], dtype))
 
     def bias(there: bool, *names: str) -> Tensor | None:
         return _stack(tensors, [f"{prefix}{name}_proj.bias" for name in names], dtype) if there else None

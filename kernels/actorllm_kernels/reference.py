@@ -19,8 +19,23 @@ def embedding(input_ids: Tensor, weight: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The product x [N, I] @ weight [O, I] transposed + bias [O]: [N, O]."""
+    """The product x [N, I] @ weight [O, I] transposed + bias [O]: [N, O]; `weight` may be packed."""
+    if weight.is_mkldnn:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return product
     return F.linear(x, weight, bias)
+
+
+def pack_linear(weight: Tensor) -> Tensor:
+    """The weight [O, I] as `linear` multiplies it fastest; of use to `linear` alone.
+
+    In bfloat16 that is oneDNN's blocked layout: with few rows the product takes half the time. Returns
+    `weight` itself for other dtypes, and where oneDNN has no bfloat16.
+    """
+    if weight.dtype != torch.bfloat16 or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    return packed
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -37,14 +52,14 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + head_dim / 2) of every head of x [N, heads, head_dim].
+def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate the pairs (i, i + head_dim / 2) of every head of x [N, heads, head_dim], in place.
 
     `cos` and `sin` are float32 [N, 1, head_dim], both halves alike but for the sign: the first half of
     `sin` is negated. Su et al., "RoFormer", arXiv 2104.09864, with the pairs laid out as in GPT-NeoX.
     """
     turned = x.roll(x.shape[-1] // 2, dims=-1)
-    return torch.addcmul(x * cos, turned, sin).to(x.dtype)
+    x.copy_(torch.addcmul(x * cos, turned, sin))
 
 
 def write_kv(key_value: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:

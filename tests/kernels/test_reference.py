@@ -30,6 +30,16 @@ def test_linear_is_a_product_with_the_transposed_weight() -> None:
     torch.testing.assert_close(kernels.linear(x, weight, bias), wanted + bias)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_packed_weight_gives_the_same_product(dtype: torch.dtype) -> None:
+    weight, bias = random(24, 32, seed=1).to(dtype), random(24, seed=2).to(dtype)
+    packed = kernels.pack_linear(weight)
+    for rows in (1, 5):
+        x = random(rows, 32).to(dtype)
+        torch.testing.assert_close(kernels.linear(x, packed), kernels.linear(x, weight))
+        torch.testing.assert_close(kernels.linear(x, packed, bias), kernels.linear(x, weight, bias))
+
+
 def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
     got = kernels.rms_norm(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), 0.5, torch.float32)
     assert got.tolist() == [[pytest.approx(3 / math.sqrt(13)), pytest.approx(8 / math.sqrt(13))]]
@@ -54,7 +64,8 @@ def test_rotary_embedding_turns_each_pair_by_its_angle() -> None:
     x, angles = random(3, 2, HEAD_DIM), random(3, HEAD_DIM // 2, seed=1)
     cos = torch.cat((angles.cos(), angles.cos()), -1)[:, None]
     sin = torch.cat((-angles.sin(), angles.sin()), -1)[:, None]
-    got = kernels.rotary_embedding(x, cos, sin)
+    got = x.clone()
+    kernels.rotary_embedding(got, cos, sin)
     for token in range(3):
         for head in range(2):
             for i in range(HEAD_DIM // 2):
