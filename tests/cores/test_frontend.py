@@ -105,7 +105,7 @@ def test_deltas_go_to_the_callers_and_then_the_step_is_seen() -> None:
 def test_steps_are_confirmed_once_a_turn_and_once_in_all() -> None:
     core = opened(1)
     assert say(core, Text(4, ()), Text(5, ())) == (Seen(5),)
-    assert say(core, Text(5, ())) == ()
+    assert say(core, Text(5, ()), Text(4, ())) == ()
     assert say(core, Text(6, ())) == (Seen(6),)
 
 
