@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+QUERY_CHUNK = 128
+"""Query tokens of one row that attention takes at once."""
+
 
 def embedding(input_ids: Tensor, weight: Tensor) -> Tensor:
     """Rows `input_ids` (int [N]) of `weight` [V, H]: [N, H]."""
@@ -106,25 +109,35 @@ def plan_attention(
 
     `query_start_loc` [R + 1], `seq_lens` [R] (context after the step) and `block_table` [R, B] are
     integers on the CPU; `queries_per_kv` is num_heads / num_kv_heads. The token at position p sees the
-    keys at p - sliding_window + 1 to p.
+    keys at p - sliding_window + 1 to p. A row of more than QUERY_CHUNK tokens counts as several rows, so
+    that the early ones need not look at the keys of the late ones.
     """
-    begins = query_start_loc[:-1].long()
-    query_lens = query_start_loc.diff().long()
-    num_blocks = (seq_lens.long() + block_size - 1) // block_size
+    row, begins, query_lens, lens = _chunks(query_start_loc.long(), seq_lens.long())
+    num_blocks = (lens + block_size - 1) // block_size
     buckets = torch.ceil(torch.log2(num_blocks.double())).long()
     kinds, kind_of = torch.unique(torch.stack((query_lens, buckets), 1), dim=0, return_inverse=True)
     groups = []
     for kind, (query_len, _) in enumerate(kinds.tolist()):
-        rows = (kind_of == kind).nonzero().squeeze(1)
-        lens = seq_lens[rows].long()
-        table = block_table[rows, : int(num_blocks[rows].max())].long()
+        own = (kind_of == kind).nonzero().squeeze(1)
+        table = block_table[row[own], : int(num_blocks[own].max())].long()
         offsets = torch.arange(query_len)
-        positions = (lens - query_len)[:, None] + offsets
+        positions = (lens[own] - query_len)[:, None] + offsets
         mask = _mask(positions, table.shape[1] * block_size, dtype, sliding_window)
-        mask = mask.expand(-1, queries_per_kv, -1, -1).reshape(len(rows), 1, -1, mask.shape[-1])
-        tokens = None if len(kinds) == 1 else (begins[rows][:, None] + offsets).flatten()
-        groups.append(AttentionGroup(len(rows), tokens, table.flatten(), mask))
+        mask = mask.expand(-1, queries_per_kv, -1, -1).reshape(len(own), 1, -1, mask.shape[-1])
+        tokens = None if len(kinds) == 1 else (begins[own][:, None] + offsets).flatten()
+        groups.append(AttentionGroup(len(own), tokens, table.flatten(), mask))
     return AttentionPlan(tuple(groups))
+
+
+def _chunks(query_start_loc: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cut rows into chunks: the row of each chunk, its first token in N, its length, its context."""
+    query_lens = query_start_loc.diff()
+    counts = (query_lens + QUERY_CHUNK - 1) // QUERY_CHUNK
+    row = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    nth = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    left = query_lens[row] - nth * QUERY_CHUNK
+    lengths = left.clamp(max=QUERY_CHUNK)
+    return row, query_start_loc[row] + nth * QUERY_CHUNK, lengths, seq_lens[row] - left + lengths
 
 
 def paged_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-BLOCK_SIZE, NUM_BLOCKS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 24, 6, 2, 8
+BLOCK_SIZE, NUM_BLOCKS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 120, 6, 2, 8
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -105,6 +105,7 @@ ROWS = {
     "prefill": [(7, 7)],
     "prefill of equal lengths": [(5, 5), (5, 5)],
     "chunk": [(6, 14)],
+    "long prefill": [(300, 310), (1, 4), (128, 128)],
     "mixture": [(1, 9), (6, 14), (1, 3), (3, 3), (1, 16)],
 }
 
@@ -134,6 +135,17 @@ def test_paged_attention_is_dense_attention(rows: str, window: int | None) -> No
         keys, values = cache[table].flatten(0, 1).unbind(1)
         wanted = dense(query[own], keys, values, seq_len - query_len, 0.3, window or 1000)
         torch.testing.assert_close(got[own], wanted)
+
+
+def test_early_tokens_of_a_long_row_do_not_look_at_late_keys() -> None:
+    plan = kernels.plan_attention(
+        torch.tensor([0, 512]), torch.tensor([512]), torch.arange(128)[None], BLOCK_SIZE, torch.float32, 2
+    )
+    assert sorted((group.num_rows, *group.mask.shape[2:]) for group in plan.groups) == [
+        (1, 256, 128),
+        (1, 256, 256),
+        (2, 256, 512),
+    ]
 
 
 def test_rows_of_unlike_context_are_not_padded_beyond_twice_their_length() -> None:
