@@ -82,7 +82,7 @@ class Frontend:
     @property
     def idle(self) -> bool:
         """Whether no request is open."""
-        return not self._open and not self._out
+        return not self._open and not self._out and self._seen == self._told_seen
 
     def check(self) -> None:
         """Raise AssertionError when more was confirmed than came."""

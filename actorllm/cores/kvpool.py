@@ -1,6 +1,7 @@
 """KVPool: who holds which blocks of the KV cache. The order is the Scheduler's; the walk is here."""
 
 import hashlib
+from collections import deque
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -71,8 +72,8 @@ class Walk:
 
     @property
     def must_decide(self) -> bool:
-        """Nothing runs and nothing is granted yet: waiting would be for ever."""
-        return not self.may_wait and not self.requests
+        """Nothing runs and nothing is granted or refused yet: waiting would be for ever."""
+        return not (self.may_wait or self.requests or self.refused)
 
     def grant(self, request: int, num_cached: int, num_tokens: int, blocks: list[int]) -> None:
         """Add a line."""
@@ -163,9 +164,9 @@ class KVPool:
         assert message.epoch == self._epoch, "a Reserve of another epoch"
         wants = self._absorb(message)
         walk = Walk(message.token_budget, may_wait=not message.nothing_in_flight)
-        running = wants[: message.num_running]
+        running = deque(wants[: message.num_running])
         while running and walk.budget > 0:
-            self._continue(running.pop(0), running, walk)
+            self._continue(running.popleft(), running, walk)
         if not walk.preempted:
             for want in wants[message.num_running :]:
                 if walk.budget <= 0 or not self._admit(want, walk):
@@ -214,21 +215,23 @@ class KVPool:
             chain.update(pack(table.tokens[index * size : (index + 1) * size]))
             table.hashes.append(chain.digest())
 
-    def _continue(self, want: Want, behind: list[Want], walk: Walk) -> None:
-        """Grant to a running request; when it is short, those `behind` it give their blocks up."""
+    def _continue(self, want: Want, behind: deque[Want], walk: Walk) -> None:
+        """Grant to a running request as much as there is room for; for its first token, those `behind`
+        it give their blocks up.
+        """
         table = self._tables[want.request]
-        count = min(want.debt, walk.budget, self._max_chunk)
-        need = self._num_blocks(want.num_scheduled + count) - len(table.blocks)
-        while need > self._blocks.num_free and behind:
+        while self._room(want, table) == 0 and behind:
             self._preempt(behind.pop(), walk)
-        if need > self._blocks.num_free:
-            room = (len(table.blocks) + self._blocks.num_free) * self._block_size - want.num_scheduled
-            count = min(count, room)
-            need = self._blocks.num_free
+        count = min(want.debt, walk.budget, self._max_chunk, self._room(want, table))
         if count > 0:
+            need = max(0, self._num_blocks(want.num_scheduled + count) - len(table.blocks))
             self._grant(want.request, table, want.num_scheduled, count, self._blocks.allocate(need), walk)
         elif walk.must_decide:
             walk.refused.append(want.request)
+
+    def _room(self, want: Want, table: Table) -> int:
+        """Tokens that fit into its blocks and all free ones."""
+        return (len(table.blocks) + self._blocks.num_free) * self._block_size - want.num_scheduled
 
     def _preempt(self, want: Want, walk: Walk) -> None:
         self._give_up(self._tables[want.request])
@@ -238,14 +241,15 @@ class KVPool:
     def _admit(self, want: Want, walk: Walk) -> bool:
         """Let a waiting request in, if its whole prompt fits; False stops those behind it."""
         table = self._tables[want.request]
+        if self._num_blocks(want.debt) > self._blocks.num_blocks:
+            walk.refused.append(want.request)
+            return True
         hits = self._blocks.find(table.hashes[: (want.debt - 1) // self._block_size])
         if self._is_computing(table, len(hits), want) and not walk.must_decide:
             return True
         free = self._blocks.num_free - self._blocks.num_free_among(hits)
         missing = self._num_blocks(want.debt) - len(hits)
         if missing + (0 if walk.must_decide else self._watermark) > free:
-            if walk.must_decide:
-                walk.refused.append(want.request)
             return False
         self._blocks.share(hits)
         cached = len(hits) * self._block_size

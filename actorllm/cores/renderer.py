@@ -102,6 +102,9 @@ class Renderer:
 
     def _submit(self, render: Render, column: bytes) -> None:
         request, question = render.request, render.question
+        if len(column) % 4:
+            self._refuse(request, _invalid("the prompt is not a column of token ids", "prompt"))
+            return
         tokens = unpack(column)
         fault = self._fault(tokens, question.limits)
         if fault is not None:
@@ -135,6 +138,8 @@ class Renderer:
         if not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
             wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
             return _invalid(f"token id {wrong} is outside the vocabulary of {self._vocab_size}", "prompt")
+        if limits.max_tokens is not None and limits.max_tokens < 1:
+            return _invalid(f"max_tokens must be at least 1, not {limits.max_tokens}", "max_tokens")
         for token in limits.stop_token_ids:
             if token >= self._vocab_size:
                 text = f"stop token id {token} is outside the vocabulary of {self._vocab_size}"

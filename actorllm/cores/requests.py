@@ -99,16 +99,16 @@ class WaitingQueue:
         """Add a waiting request."""
         heapq.heappush(self._heap, (self._policy.key(request), request))
 
-    def take(self, count: int) -> list[Request]:
-        """Remove and return the first `count` that are ready; the others keep their places."""
-        taken: list[Request] = []
+    def take(self) -> Request | None:
+        """Remove and return the first that is ready; those before it keep their places."""
         unready: list[Request] = []
-        while self._heap and len(taken) < count:
+        taken: Request | None = None
+        while self._heap and taken is None:
             _, request = heapq.heappop(self._heap)
             if request.status is Status.ENDED:
                 self._num_ended -= 1
             elif request.ready:
-                taken.append(request)
+                taken = request
             else:
                 unready.append(request)
         for request in unready:

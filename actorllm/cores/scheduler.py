@@ -36,6 +36,10 @@ from . import NEVER
 from .policy import Policy
 from .requests import Request, Status, WaitingQueue
 
+OFFER = 8
+"""A turn offers waiting requests until it has told the pool so many times the step's budget of tokens:
+more than a step takes, since prefixes may be cached, and little enough that the turn stays short."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
@@ -85,13 +89,18 @@ class Scheduler:
         max_num_batched_tokens: int,
         steps_in_flight: int,
         step_window: int,
+        max_chunk: int = 0,
     ) -> None:
-        """`step_window` bounds the steps whose text the front end has not yet confirmed (`Seen`)."""
+        """`max_chunk` bounds the tokens of one request in a step (0: no bound), as it does in the pool.
+
+        `step_window` bounds the steps whose text the front end has not yet confirmed (`Seen`).
+        """
         self._policy = policy
         self._eos = eos_token_ids
         self._max_num_seqs = max_num_seqs
         self._budget = max_num_batched_tokens
         self._max_in_flight = steps_in_flight
+        self._max_chunk = max_chunk or max_num_batched_tokens
         self._window = step_window
         self._requests: dict[int, Request] = {}
         self._waiting = WaitingQueue(policy)
@@ -107,7 +116,7 @@ class Scheduler:
         self._step_done = 0
         self._said = Said()
         self._arrivals = 0
-        self._computed = self._generated = self._preempted = self._late = self._failed = 0
+        self._steps = self._computed = self._generated = self._preempted = self._late = self._failed = 0
 
     def feed(self, message: ToScheduler) -> None:
         """Absorb a message."""
@@ -160,7 +169,8 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether no request is known, no step is on its way and the workers hold no row."""
-        return not (self._requests or self._in_flight or self._reserving or self._leaving or self._unseen)
+        owed = self._said.endings or self._said.others or self._unseen or self._leaving
+        return not (self._requests or self._in_flight or self._reserving or owed)
 
     def check(self) -> None:
         """Raise AssertionError when the tables contradict each other."""
@@ -183,7 +193,7 @@ class Scheduler:
             num_running=len(self._running),
             num_waiting=len(self._requests) - len(self._running),
             steps_in_flight=len(self._in_flight),
-            num_steps=self._step,
+            num_steps=self._steps,
             num_tokens_computed=self._computed,
             num_tokens_generated=self._generated,
             num_preemptions=self._preempted,
@@ -197,6 +207,7 @@ class Scheduler:
         tokens = unpack(message.prompt)
         limits = message.limits
         assert limits.max_tokens is not None, "the Renderer sets max_tokens"
+        assert message.request not in self._requests, f"request {message.request} is submitted twice"
         request = Request(
             message.request, tokens, len(tokens), message.sampling, limits, limits.max_tokens, self._arrivals
         )
@@ -273,11 +284,8 @@ class Scheduler:
         self._changed = False
         self._running.sort(key=self._policy.key)
         running = [request for request in self._running if request.debt > 0]
-        left = self._budget - sum(request.debt for request in running)
-        seats = self._max_num_seqs - len(self._running)
-        self._offered = self._waiting.take(seats) if left > 0 else []
-        for request in self._offered:
-            request.status = Status.OFFERED
+        left = self._budget - sum(min(request.debt, self._max_chunk) for request in running)
+        self._offered = self._offer() if left > 0 else []
         wants = running + self._offered
         if not wants:
             return None
@@ -299,6 +307,19 @@ class Scheduler:
             pack(map(len, news)),
             pack(token for new in news for token in new),
         )
+
+    def _offer(self) -> list[Request]:
+        """The first of the waiting: no more than there are seats, and than the pool can take in a turn."""
+        offered: list[Request] = []
+        news = 0
+        while len(self._running) + len(offered) < self._max_num_seqs and news < OFFER * self._budget:
+            request = self._waiting.take()
+            if request is None:
+                break
+            request.status = Status.OFFERED
+            news += len(request.tokens) - request.num_told
+            offered.append(request)
+        return offered
 
     def _flush(self) -> RunStep | None:
         """With nothing left to compute: an empty step, so that the workers forget who has ended."""
@@ -385,6 +406,7 @@ class Scheduler:
     ) -> RunStep:
         leaving, self._leaving = self._leaving, []
         self._in_flight.append((step, rows))
+        self._steps += 1
         return RunStep(
             step,
             self._epoch,
@@ -403,10 +425,12 @@ class Scheduler:
         step, rows = self._in_flight.popleft()
         assert step == message.step, f"step {message.step} is done before step {step}"
         self._step_done = step
-        tokens = iter(unpack(message.tokens))
+        tokens = unpack(message.tokens)
+        assert len(tokens) == sum(row.samples for row in rows), "tokens and sampling rows differ in number"
+        sampled = iter(tokens)
         for row in rows:
             self._computed += row.num_tokens
-            token = next(tokens) if row.samples else None
+            token = next(sampled) if row.samples else None
             request = row.request
             if request.status is Status.ENDED:
                 self._late += token is not None
@@ -417,7 +441,6 @@ class Scheduler:
             if token is not None:
                 request.num_pending -= 1
                 self._accept(request, token)
-        assert next(tokens, None) is None, "more tokens than sampling rows"
 
     def _accept(self, request: Request, token: int) -> None:
         """A token is final: keep it, tell it, and end the request if it says so."""
@@ -441,7 +464,6 @@ class Scheduler:
         self._said.others.append(ResetPool(self._epoch))
         for request in guilty:
             if request.status is not Status.ENDED:
-                request.num_told = 0
                 self._end(request, "error", fault=message.fault)
         self._said.released.clear()
         for request in self._requests.values():

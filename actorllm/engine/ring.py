@@ -13,7 +13,7 @@ from ..actors.jobs import PooledJobs, Work, poster
 from ..actors.render import render
 from ..actors.serve import serve
 from ..actors.worker import Device, OpenRunner, open_device, open_runner
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, Tokenizer
 from ..config import EngineConfig
 from ..cores import Core
 from ..cores.detokenizer import Detokenizer
@@ -114,7 +114,7 @@ async def open_ring(
 ) -> AsyncIterator[Ring]:
     """The ring, ready for requests. On leaving, what is still open ends with EngineClosed."""
     async with AsyncExitStack() as stack:
-        vocabulary = await anyio.to_thread.run_sync(checkpoint.tokenizer)
+        vocabulary = await anyio.to_thread.run_sync(_vocabulary, checkpoint)
         device = await stack.enter_async_context(open_device(checkpoint, config, parts.open_runner))
         limits = bounds(config)
         mailboxes = _open_mailboxes(limits, parts.taps, stack)
@@ -165,6 +165,14 @@ async def _run_actors(
         task_status.started()
 
 
+def _vocabulary(checkpoint: Checkpoint) -> Tokenizer:
+    """The tokenizer with all that is read of it later; what it lacks is an error of the start."""
+    tokenizer = checkpoint.tokenizer()
+    assert len(tokenizer.pieces) >= tokenizer.vocab_size
+    assert checkpoint.eos_token_ids is not None
+    return tokenizer
+
+
 def _open_mailboxes(limits: Bounds, taps: tuple[Tap, ...], stack: AsyncExitStack) -> dict[str, Mailbox[Any]]:
     sizes = {actor: capacity(actor, limits) for actor in ACTORS}
     sizes |= {f"tap-{index}": tap.capacity for index, tap in enumerate(taps)}
@@ -195,7 +203,7 @@ def _max_model_len(config: EngineConfig, device: Device) -> int:
 def _cores(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    vocabulary: Any,
+    vocabulary: Tokenizer,
     device: Device,
     max_model_len: int,
     limits: Bounds,
@@ -214,6 +222,7 @@ def _cores(
             max_num_batched_tokens=config.max_num_batched_tokens,
             steps_in_flight=config.steps_in_flight,
             step_window=limits.texts,
+            max_chunk=config.long_prefill_token_threshold,
         ),
         "kvpool": KVPool(
             device.num_blocks,

@@ -44,7 +44,8 @@ class EventStream(Response):
     """Streams, one a choice, as events whose choices interleave; `[DONE]` follows a success only.
 
     What fails before every prompt is accepted and the first choice has begun is raised, so that it
-    becomes the response; what fails later is an event. A client that goes, or a cancellation, aborts all of the streams.
+    becomes the response; what fails later is an event. A client that goes, or a cancellation, aborts
+    all of the streams.
     """
 
     media_type = "text/event-stream"

@@ -46,7 +46,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
     `weight` is float32. The formula: Zhang and Sennrich, "Root mean square layer normalization", 2019.
     """
-    return F.rms_norm(x.float(), weight.shape, weight, eps).to(dtype)
+    x = x.float()
+    mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
+    return (x * mean.add_(eps).rsqrt_()).mul_(weight).to(dtype)
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
@@ -61,8 +63,9 @@ def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     `cos` and `sin` are float32 [N, 1, head_dim], both halves alike but for the sign: the first half of
     `sin` is negated. Su et al., "RoFormer", arXiv 2104.09864, with the pairs laid out as in GPT-NeoX.
     """
-    turned = x.roll(x.shape[-1] // 2, dims=-1)
-    x.copy_(torch.addcmul(x * cos, turned, sin))
+    wide = x.float()
+    turned = wide.roll(x.shape[-1] // 2, dims=-1)
+    x.copy_(wide.mul_(cos).addcmul_(turned, sin))
 
 
 def write_kv(key_value: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:

@@ -170,6 +170,7 @@ def scheduler(
     seqs: int = 8,
     in_flight: int = 1,
     window: int = 100,
+    max_chunk: int = 0,
     eos: Iterable[int] = (),
 ) -> Scheduler:
     return Scheduler(
@@ -179,6 +180,7 @@ def scheduler(
         max_num_batched_tokens=budget,
         steps_in_flight=in_flight,
         step_window=window,
+        max_chunk=max_chunk,
     )
 
 

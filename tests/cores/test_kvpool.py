@@ -150,12 +150,15 @@ def test_a_short_running_request_takes_from_the_tail_of_the_order() -> None:
     assert pool.statistics().preemptions == 2
 
 
-def test_as_many_are_preempted_as_it_takes() -> None:
+def test_a_chunk_shrinks_to_what_one_victim_gives_before_the_next_is_taken() -> None:
     pool = KVPool(4, 2)
     ask(pool, reserve(waiting=[Want(request, [request, 0]) for request in (1, 2, 3, 4)]))
     running = [Want(1, [9, 9, 9], 3, 2, 2), *(Want(request, [9], 1, 2, 2) for request in (2, 3, 4))]
     answer = ask(pool, reserve(running, budget=3))
-    assert (grants(answer), unpack_ids(answer.preempted)) == ([Grant(1, 0, 3, [3, 2])], [4, 3])
+    assert (grants(answer), unpack_ids(answer.preempted)) == (
+        [Grant(1, 0, 2, [3]), Grant(2, 0, 1, [2])],
+        [4, 3],
+    )
 
 
 def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
@@ -168,10 +171,10 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
 
 def test_a_preempted_request_comes_back_over_its_cached_blocks() -> None:
     pool = KVPool(4, 2)
-    ask(pool, reserve(waiting=[Want(1, [1, 2, 3]), Want(2, [4, 5, 6])]))
-    answer = ask(pool, reserve([Want(1, [7, 8], 2, 3, 3), Want(2, [9], 1, 3, 3)]))
-    assert (grants(answer), unpack_ids(answer.preempted)) == ([Grant(1, 0, 2, [3])], [2])
-    pool.feed(release(1, 5))
+    ask(pool, reserve(waiting=[Want(1, [1, 2, 3, 0]), Want(2, [4, 5, 6])]))
+    answer = ask(pool, reserve([Want(1, [7], 1, 4, 4), Want(2, [9], 1, 3, 3)]))
+    assert (grants(answer), unpack_ids(answer.preempted)) == ([Grant(1, 0, 1, [3])], [2])
+    pool.feed(release(1, 4))
     assert lines(pool, reserve(waiting=[Want(2, debt=4)])) == [Grant(2, 2, 2, [2, 3])]
 
 
@@ -197,11 +200,19 @@ def test_the_watermark_is_kept_free_while_others_run() -> None:
     assert [grant.request for grant in lines(pool, reserve(waiting=[Want(2, debt=8)]))] == [2]
 
 
-def test_a_prompt_that_can_never_fit_is_refused_when_nothing_is_in_flight() -> None:
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_prompt_that_can_never_fit_is_refused_at_once_and_stops_nobody(in_flight: bool) -> None:
     pool = KVPool(2, 4)
     waiting = [Want(1, range(9)), Want(2, [1])]
-    answer = ask(pool, reserve(waiting=waiting))
-    assert (grants(answer), unpack_ids(answer.refused)) == ([], [1])
+    answer = ask(pool, reserve(waiting=waiting, in_flight=in_flight))
+    assert (grants(answer), unpack_ids(answer.refused)) == ([Grant(2, 0, 1, [0])], [1])
+
+
+def test_one_refusal_is_enough_to_go_on() -> None:
+    pool = KVPool(2, 4)
+    ask(pool, reserve(waiting=[Want(1, range(8))]))
+    answer = ask(pool, reserve([Want(1, [9], 1, 8, 8)], [Want(2, [1, 2, 3])]))
+    assert unpack_ids(answer.refused) == [1]
 
 
 def test_a_running_request_that_cannot_grow_is_refused_when_nothing_is_in_flight() -> None:

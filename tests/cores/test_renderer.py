@@ -159,3 +159,15 @@ def test_an_abort_of_what_is_being_rendered_ends_it_when_the_job_is_done(outcome
 
 def test_an_abort_of_what_was_refused_goes_on_and_harms_nobody() -> None:
     assert say(renderer(), render(1, []), Abort(1))[1:] == (Abort(1),)
+
+
+def test_a_column_that_is_none_is_refused() -> None:
+    core = Renderer(vocab_size=9, max_model_len=9)
+    question = Question(TokenPrompt(b"abc"), Sampling(), Limits(1), TextRules())
+    assert say(core, Render(1, question)) == refusal("the prompt is not a column of token ids", "prompt")
+
+
+def test_max_tokens_below_one_is_refused() -> None:
+    core = Renderer(vocab_size=9, max_model_len=9)
+    question = Question(TokenPrompt(pack([1])), Sampling(), Limits(0), TextRules())
+    assert say(core, Render(1, question)) == refusal("max_tokens must be at least 1, not 0", "max_tokens")

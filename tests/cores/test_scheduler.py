@@ -596,3 +596,34 @@ def test_the_schedules_of_some_seeds_show_all_that_can_happen() -> None:
         reasons |= {ending.finish_reason for ending in ring.endings.values()}
     assert min(preemptions, hits, evictions, late, failed) > 0
     assert reasons == {"stop", "length", "abort", "error"}
+
+
+def test_a_long_prompt_leaves_the_rest_of_the_budget_to_others() -> None:
+    side = TokenSide(scheduler(budget=1024, max_chunk=400), KVPool(1000, 16, max_chunk=400))
+    side.feed(submit(1, range(4000)))
+    side.feed(submit(2, range(5000, 5010)))
+    side.done()
+    assert side.planned == [(1, 400, 0), (2, 10, 1)]
+
+
+def test_a_step_counts_when_it_runs() -> None:
+    core = scheduler()
+    asked = only(say(core, submit(1, [1, 2])), Reserve)
+    assert (asked.step, core.statistics().num_steps) == (1, 0)
+    side = TokenSide(scheduler(), KVPool(10, 4))
+    side.feed(submit(1, [1, 2]))
+    assert side.scheduler.statistics().num_steps == 1
+
+
+def test_it_is_not_idle_while_it_owes_an_ending() -> None:
+    core = scheduler()
+    core.feed(submit(1, [1]))
+    core.feed(Abort(1))
+    assert not core.idle
+
+
+def test_a_request_cannot_be_submitted_twice() -> None:
+    core = scheduler()
+    core.feed(submit(1, [1]))
+    with pytest.raises(AssertionError, match="submitted twice"):
+        core.feed(submit(1, [1]))

@@ -1,0 +1,155 @@
+"""Token-exact: greedy in float32, the engine gives the tokens of transformers' own `generate`.
+
+Each model is asked alone, all at once, with a token budget that cuts prompts into chunks, and with so few
+blocks that requests are preempted.
+"""
+
+import random
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models
+
+from actorllm import Engine, EngineConfig, SamplingParams
+from actorllm.checkpoint import Architecture, Checkpoint, open_checkpoint
+from actorllm.checkpoint.tokenizer import byte_alphabet
+
+from ..model.test_runner import MODELS, VOCAB_SIZE, generated, random_model
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+NUM_TOKENS = 64
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+TEXTS = [
+    "Once upon a time",
+    "1",
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Ich weiß nicht, was soll es bedeuten, daß ich so traurig bin;",
+    "日本語の文章を続けてください。",
+    "😀 👩‍👩‍👧 emoji and a combining e\u0301",
+    "SELECT name, count(*) FROM users WHERE",
+    "   leading spaces and\ttabs\n\n",
+    "The quick brown fox jumps over the lazy dog. " * 12,
+]
+CHATS = ["What is the capital of France?", "Écris un haïku sur la pluie."]
+
+
+async def answers(
+    config: EngineConfig, prompts: list[list[int]], *, alone: bool
+) -> tuple[list[list[int]], Any]:
+    """The tokens of each prompt, asked one after the other or all at once, and the statistics."""
+    made: dict[int, list[int]] = {}
+    async with Engine(config) as engine:
+
+        async def ask(index: int) -> None:
+            made[index] = list((await engine.generate(prompts[index], GREEDY)).token_ids)
+
+        if alone:
+            for index in range(len(prompts)):
+                await ask(index)
+        else:
+            async with anyio.create_task_group() as nursery:
+                for index in range(len(prompts)):
+                    nursery.start_soon(ask, index)
+        await engine.check()
+        statistics = await engine.statistics()
+    return [made[index] for index in range(len(prompts))], statistics
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "at once": {},
+    "in chunks": {"max_num_batched_tokens": 48},
+    "tight": {},
+}
+
+
+def settings(mode: str, blocks: int, block_size: int, longest: int) -> dict[str, Any]:
+    """`blocks` is a number that makes requests preempt each other."""
+    tight = {"num_gpu_blocks_override": blocks, "max_model_len": longest}
+    fixed = {"dtype": "float32", "num_threads": 1, "block_size": block_size, "seed": 0, "verify": True}
+    return fixed | MODES[mode] | (tight if mode == "tight" else {})
+
+
+@lru_cache
+def small_reference(name: str) -> tuple[Any, list[list[int]], list[list[int]]]:
+    """A random model of this family, prompts, and what transformers makes of them."""
+    model = random_model(name)
+    rng = random.Random(name)
+    prompts = [rng.choices(range(VOCAB_SIZE), k=rng.choice([1, 2, 5, 17, 33, 80])) for _ in range(12)]
+    return model, prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+async def test_random_models_of_every_family(name: str, mode: str, tmp_path: Path) -> None:
+    model, prompts, expected = small_reference(name)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    config = EngineConfig(model=str(tmp_path), **settings(mode, 40, 4, 160))
+    made, statistics = await answers(config, prompts, alone=mode == "alone")
+    assert made == expected
+    assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight")
+
+
+def save_tokenizer(path: Path) -> None:
+    """A byte-level tokenizer of as many tokens as the random models have."""
+    tokens = {char: byte for byte, char in byte_alphabet().items() if byte < VOCAB_SIZE}
+    tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+
+
+def as_transformers(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's weights, in float32, in transformers' own model."""
+    shape: Architecture = checkpoint.architecture
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        max_position_embeddings=shape.max_position_embeddings,
+        rms_norm_eps=shape.rms_norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model: Any = transformers.LlamaForCausalLM(config)
+    model.eval()
+    state = {name: torch.from_numpy(raw.to_float32().copy()) for name, raw in checkpoint.weights().items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert missing == ["lm_head.weight"]
+    assert not unexpected
+    return model
+
+
+@lru_cache(maxsize=1)
+def real_reference() -> tuple[list[list[int]], list[list[int]]]:
+    """Twelve prompts as tokens, and what transformers makes of them."""
+    checkpoint = open_checkpoint("smollm2-135m")
+    tokenizer = checkpoint.tokenizer()
+    chats = [tokenizer.render_chat([{"role": "user", "content": text}]) for text in CHATS]
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in TEXTS + chats]
+    model = as_transformers(checkpoint)
+    return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
+
+
+@pytest.mark.xdist_group("smollm2")
+async def test_the_default_model() -> None:
+    prompts, expected = real_reference()
+    for mode in MODES:
+        config = EngineConfig(model="smollm2-135m", **settings(mode, 24, 16, 256))
+        made, statistics = await answers(config, prompts, alone=mode == "alone")
+        assert made == expected, mode
+        assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight"), mode
