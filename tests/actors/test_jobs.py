@@ -1,0 +1,122 @@
+"""Heavy work on threads, and the way back into the event loop."""
+
+import threading
+from typing import Any
+
+import anyio
+import pytest
+
+from actorllm import InvalidRequest
+from actorllm.actors.jobs import DeviceThread, PooledJobs, box, poster
+from actorllm.messages import (
+    Fault,
+    Job,
+    JobDone,
+    Limits,
+    Question,
+    Render,
+    Rendered,
+    Sampling,
+    TextPrompt,
+    TextRules,
+)
+from actorllm.wire.mailbox import Mailbox, open_mailbox
+
+pytestmark = pytest.mark.anyio
+
+
+def job(number: int) -> Job:
+    question = Question(TextPrompt("x"), Sampling(), Limits(), TextRules())
+    return Job(number, Render(number, question))
+
+
+def answer(work: Any) -> Rendered:
+    if work.request == 13:
+        raise InvalidRequest("thirteen", "prompt")
+    return Rendered(work.request, str(threading.current_thread().name).encode())
+
+
+def test_an_error_is_boxed_with_its_parameter() -> None:
+    assert box(InvalidRequest("no", "prompt")) == Fault("InvalidRequest", "no", "prompt")
+    assert box(KeyError("x")) == Fault("KeyError", "'x'", None)
+
+
+async def test_pooled_jobs_all_come_back() -> None:
+    ends: Mailbox[JobDone] = open_mailbox(20)
+    with ends.port, ends.inbox:
+        async with anyio.create_task_group() as nursery:
+            jobs = PooledJobs(answer, nursery, ends.port, 2)
+            for number in range(10, 16):
+                jobs.start(job(number))
+        done = [ends.inbox.receive_nowait() for _ in range(6)]
+    assert {each.id for each in done} == set(range(10, 16))
+    faults = {each.id: each.fault for each in done if each.fault}
+    assert faults == {13: Fault("InvalidRequest", "thirteen", "prompt")}
+
+
+async def test_pooled_jobs_are_limited() -> None:
+    most, now, lock = [0], [0], threading.Lock()
+    gate = threading.Event()
+
+    def work(_: Any) -> Rendered:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            if now[0] == 2:
+                gate.set()
+        gate.wait(10)
+        with lock:
+            now[0] -= 1
+        return Rendered(0, b"")
+
+    ends: Mailbox[JobDone] = open_mailbox(20)
+    with ends.port, ends.inbox:
+        async with anyio.create_task_group() as nursery:
+            jobs = PooledJobs(work, nursery, ends.port, 2)
+            for number in range(6):
+                jobs.start(job(number))
+    assert most == [2]
+
+
+async def test_the_device_thread_does_one_job_after_the_other_in_one_thread() -> None:
+    ends: Mailbox[JobDone] = open_mailbox(20)
+    with ends.port, ends.inbox:
+        thread = DeviceThread("device")
+        with thread:
+            for number in range(10, 16):
+                thread.start(answer, job(number), ends.port)
+            done = [await ends.inbox.receive() for _ in range(6)]
+        await thread.join(10)
+    assert [each.id for each in done] == list(range(10, 16))
+    assert {each.value.tokens for each in done if isinstance(each.value, Rendered)} == {b"device"}
+    assert not any(each.name == "device" for each in threading.enumerate())
+
+
+async def test_a_call_returns_or_raises_what_the_function_does() -> None:
+    thread = DeviceThread("device")
+    with thread:
+        assert await thread.call(lambda: threading.current_thread().name) == "device"
+        with pytest.raises(ZeroDivisionError):
+            await thread.call(lambda: 1 // 0)
+    await thread.join(10)
+
+
+async def test_a_result_for_an_actor_that_has_ended_is_dropped() -> None:
+    ends: Mailbox[JobDone] = open_mailbox(1)
+    ends.port.close()
+    ends.inbox.close()
+    thread = DeviceThread("device")
+    with thread:
+        thread.start(answer, job(1), ends.port)
+        assert await thread.call(lambda: 5) == 5
+    await thread.join(10)
+
+
+def test_what_is_posted_after_the_end_of_the_loop_is_dropped(anyio_backend_name: str) -> None:
+    async def make() -> Any:
+        return poster()
+
+    post = anyio.run(make, backend=anyio_backend_name)
+    ran: list[int] = []
+    post(lambda: ran.append(1))
+    assert ran == []
