@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2-135m
 
-.PHONY: demo test soak lint model clean
+.PHONY: demo test soak bench lint model clean
 
 demo: $(INSTALLED)
 	$(BIN)/actorllm chat $(MODEL) --temperature 0 -p "What is the capital of France?"
@@ -16,6 +16,9 @@ test: lint model
 
 soak: model
 	ACTORLLM_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+bench: model
+	$(BIN)/python benchmarks/against_transformers.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
