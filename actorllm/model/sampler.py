@@ -19,14 +19,14 @@ _HALF = np.uint64(32)
 def sample(logits: Tensor, inputs: StepInputs) -> Int32:
     """The next token of each sampling row; `logits` are [S, V] of any float dtype.
 
-    Rows with temperature 0 take the likeliest token. The others divide by the temperature, then drop
-    tokens by min_p, top_k and top_p, in this order, and draw from what is left, in float32.
+    Rows with temperature 0 take the likeliest token, the first of equals. The others divide by the
+    temperature, then drop tokens by min_p, top_k and top_p, in this order, and draw from what is left,
+    in float32.
     """
-    logits = logits.float()
-    tokens: Int32 = logits.argmax(dim=-1).numpy().astype(np.int32)
+    tokens: Int32 = logits.max(dim=-1).indices.numpy().astype(np.int32)
     rows = np.flatnonzero(inputs.temperature > 0)
     if rows.size:
-        scaled = logits[torch.from_numpy(rows)] / torch.from_numpy(inputs.temperature[rows])[:, None]
+        scaled = logits[torch.from_numpy(rows)].float() / torch.from_numpy(inputs.temperature[rows])[:, None]
         kept = filter_logits(scaled, inputs.min_p[rows], inputs.top_k[rows], inputs.top_p[rows])
         tokens[rows] = draw(kept, uniform(inputs.seed[rows], inputs.position[rows]))
     return tokens

@@ -48,7 +48,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
     """
     x = x.float()
     mean = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1])
-    return (x * mean.add_(eps).rsqrt_()).mul_(weight).to(dtype)
+    normed: Tensor = x * mean.add_(eps).rsqrt_()
+    return normed.mul_(weight).to(dtype)
 
 
 def silu_and_mul(x: Tensor) -> Tensor:

@@ -208,6 +208,35 @@ SAMPLINGS = st.builds(
 )
 
 
+def some_new_rows(data: st.DataObject, rows: dict[int, Naive]) -> list[int]:
+    """Let some requests in while there is room; returns which."""
+    joined = []
+    for request in range(MAX_SEQS + 2):
+        if request not in rows and len(rows) < MAX_SEQS and data.draw(st.booleans()):
+            tokens = data.draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=MAX_LEN - 1))
+            rows[request] = Naive(tokens, data.draw(st.integers(0, len(tokens) - 1)), data.draw(SAMPLINGS))
+            joined.append(request)
+    return joined
+
+
+def some_work(
+    data: st.DataObject, rows: dict[int, Naive], joined: list[int]
+) -> list[tuple[int, int, bool, list[int]]]:
+    """Some tokens of some rows, at least one of each that joined, and the blocks they need and more."""
+    planned = []
+    for request in data.draw(st.permutations(list(rows))):
+        row = rows[request]
+        debt = len(row.tokens) - row.computed
+        if debt and (request in joined or data.draw(st.booleans())):
+            n = data.draw(st.integers(1, debt))
+            need = max(0, -(-(row.computed + n) // BLOCK_SIZE) - len(row.blocks))
+            spare = data.draw(st.integers(0, 1)) if len(row.blocks) + need < -(-MAX_LEN // BLOCK_SIZE) else 0
+            blocks = [data.draw(st.integers(0, 50)) for _ in range(need + spare)]
+            row.blocks += blocks
+            planned.append((request, n, n == debt and len(row.tokens) < MAX_LEN, blocks))
+    return planned
+
+
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
@@ -218,25 +247,9 @@ def test_random_diffs_agree_with_lists(data: st.DataObject) -> None:
         finished = [request for request in list(rows) if data.draw(st.integers(0, 4)) == 0]
         for request in finished:
             del rows[request]
-        new, joined = [], []
-        for request in range(MAX_SEQS + 2):
-            if request not in rows and len(rows) < MAX_SEQS and data.draw(st.booleans()):
-                tokens = data.draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=MAX_LEN - 1))
-                row = Naive(tokens, data.draw(st.integers(0, len(tokens) - 1)), data.draw(SAMPLINGS))
-                rows[request] = row
-                joined.append(row)
-                new.append(new_row(request, row.tokens, row.computed, row.sampling))
-        planned: list[tuple[int, int, bool, list[int]]] = []
-        for request in data.draw(st.permutations(list(rows))):
-            row = rows[request]
-            debt = len(row.tokens) - row.computed
-            if debt and (row in joined or data.draw(st.booleans())):
-                n = data.draw(st.integers(1, debt))
-                need = -(-(row.computed + n) // BLOCK_SIZE) - len(row.blocks)
-                spare = data.draw(st.integers(0, 1)) if len(row.blocks) + max(need, 0) < 7 else 0
-                blocks = [data.draw(st.integers(0, 50)) for _ in range(max(need, 0) + spare)]
-                row.blocks += blocks
-                planned.append((request, n, n == debt and len(row.tokens) < MAX_LEN, blocks))
+        joined = some_new_rows(data, rows)
+        new = [new_row(r, rows[r].tokens, rows[r].computed, rows[r].sampling) for r in joined]
+        planned = some_work(data, rows, joined)
         inputs = batch.apply(step(planned, tuple(new), finished))
         batch.check()
         wanted = expected([(rows[request], n, samples) for request, n, samples, _ in planned])
@@ -245,11 +258,9 @@ def test_random_diffs_agree_with_lists(data: st.DataObject) -> None:
         sampled = [data.draw(st.integers(0, 2**31 - 1)) for _, _, samples, _ in planned if samples]
         batch.append(sampled)
         batch.check()
-        tokens_left = iter(sampled)
         for request, n, samples, _ in planned:
             rows[request].computed += n
-            if samples:
-                rows[request].tokens.append(next(tokens_left))
+            rows[request].tokens += [sampled.pop(0)] if samples else []
         assert len(batch) == len(rows)
 
 

@@ -1,4 +1,6 @@
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -135,6 +137,12 @@ def test_tokens_are_mostly_readable_with_some_longer_characters_and_ends() -> No
     assert any(ord(character) > 0xFFFF for character in text)
     assert any(0x80 <= ord(character) < 0x800 for character in text)
     assert 0 < text.count("\ufffd") < 0.1 * len(text)
+
+
+@pytest.mark.slow
+def test_the_oracle_needs_no_torch() -> None:
+    program = "import sys, actorllm.model.hash; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_capacity_comes_from_the_configuration() -> None:

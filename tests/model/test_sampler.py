@@ -85,8 +85,15 @@ def test_uniform_differs_by_seed_and_position_over_the_whole_range() -> None:
 def test_temperature_0_is_the_likeliest_token(dtype: torch.dtype) -> None:
     logits = random(3, 50).to(dtype)
     tokens = sample(logits, inputs([0.0, 0.0, 0.0], seed=[1, 2, 3]))
-    assert tokens.tolist() == logits.argmax(-1).tolist()
+    assert tokens.tolist() == [row.tolist().index(max(row.tolist())) for row in logits]
     assert tokens.dtype == np.int32
+
+
+def test_the_first_of_equals_is_the_likeliest() -> None:
+    logits = torch.zeros(2, 3000, dtype=torch.bfloat16)
+    logits[0, [70, 2900]] = 1.0
+    logits[1, [2048, 2049]] = 2.0
+    assert sample(logits, inputs([0.0, 0.0])).tolist() == [70, 2048]
 
 
 def test_draw_inverts_the_cumulated_distribution() -> None:
