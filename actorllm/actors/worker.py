@@ -9,7 +9,7 @@ from ..config import EngineConfig
 from ..errors import RequestFailed
 from ..messages import Job, JobDone, RunStep, Sampled
 from ..wire.mailbox import Port
-from .jobs import DeviceThread
+from .jobs import DeviceThread, Work
 
 
 class Runner(Protocol):
@@ -45,10 +45,17 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     return open_torch_runner(checkpoint, config)
 
 
+class Thread(Protocol):
+    """Where a device's jobs run, one after the other, in the order that they came."""
+
+    def start(self, work: Work, job: Job, inbox: Port[JobDone], /) -> None:
+        """Queue the job; its JobDone will be in `inbox`."""
+
+
 class Device:
     """A runner whose batch can be trusted: after a step that raised, its epoch is over."""
 
-    def __init__(self, thread: DeviceThread, runner: Runner) -> None:
+    def __init__(self, thread: Thread, runner: Runner) -> None:
         self.num_blocks = runner.num_blocks
         self.max_model_len = runner.max_model_len
         self._thread = thread

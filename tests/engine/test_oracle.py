@@ -19,7 +19,7 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"long_prefill_token_threshold": 7},
     {"max_num_seqs": 1},
     {"max_num_seqs": 32, "num_gpu_blocks_override": 20},
-    {"num_gpu_blocks_override": 16, "steps_in_flight": 1},
+    {"num_gpu_blocks_override": 16, "steps_in_flight": 1, "max_num_seqs": 16},
     {"block_size": 1, "num_gpu_blocks_override": 300},
     {"enable_prefix_caching": False, "num_gpu_blocks_override": 18},
     {"block_size": 32, "max_num_batched_tokens": 48, "num_gpu_blocks_override": 9, "watermark": 0.2},
@@ -29,7 +29,7 @@ TIGHT = ("num_gpu_blocks_override", 16), ("num_gpu_blocks_override", 20)
 
 def params(index: int) -> SamplingParams:
     return SamplingParams(
-        max_tokens=5 + index % 50, temperature=index % 2, seed=index, ignore_eos=index % 4 == 0
+        max_tokens=20 + index * 7 % 60, temperature=index % 2, seed=index, ignore_eos=index % 4 != 0
     )
 
 
