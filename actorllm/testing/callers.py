@@ -1,0 +1,208 @@
+"""The callers of a simulated engine: what they ask, how they read, and when they have enough."""
+
+import json
+from collections.abc import Callable
+from random import Random
+
+from ..engine.door import Cell
+from ..messages import (
+    Conversation,
+    Fault,
+    Limits,
+    Question,
+    Sampling,
+    TextPrompt,
+    TextRules,
+    ToCaller,
+    TokenPrompt,
+    pack,
+    unpack,
+)
+from ..model.hash import END, VOCAB_SIZE
+from .answers import Answer, answer, text_of
+from .scenarios import Scenario
+
+EOS = frozenset({END})
+
+PROMPT, SLOW, VANISHED = "prompt", "slow", "vanished"
+"""How a caller reads."""
+
+
+class Caller:
+    """One request, from the question to the end of its answer.
+
+    `bad` says that the question must be refused; `patience` is after how many moves of the simulation
+    the caller cancels, None for never; `excuses` are the faults that it may end with.
+    """
+
+    def __init__(self, question: Question, *, bad: bool, reading: str, patience: int | None) -> None:
+        self.question = question
+        self.bad = bad
+        self.reading = reading
+        self.patience = patience
+        self.cell = Cell(0)
+        self.entered = self.cancelled = self.ended = False
+        self.seed: int | None = None
+        self.excuses: list[Fault] = []
+        self.text = ""
+        self.tokens: list[int] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a seat."""
+        return self.entered and not self.ended
+
+    def enter(self, request: int) -> None:
+        """It has a seat, and this id."""
+        self.entered = True
+        self.cell = Cell(request)
+
+    def put(self, message: ToCaller) -> bool:
+        """Take in what has come; True when it was the last. Raises AssertionError for anything after it."""
+        assert not self.ended, f"{type(message).__name__} after the last of request {message.request}"
+        self.ended = self.cell.put(message)
+        if self.reading == PROMPT:
+            self.read()
+        return self.ended
+
+    def read(self) -> int:
+        """Empty the cell; how many tokens were in it."""
+        parts, self.cell.parts = self.cell.parts, []
+        tokens, self.cell.tokens = self.cell.tokens, []
+        self.text += "".join(parts)
+        self.tokens += tokens
+        return len(tokens)
+
+    def judge(self, scenario: Scenario) -> None:
+        """Raise AssertionError unless the caller got what the question deserves."""
+        self.read()
+        reason, fault = self.cell.finish_reason, self.cell.fault
+        if reason == "error":
+            assert fault is not None, "an error without a reason"
+            assert self.bad or fault in self.excuses, f"failed without a reason: {fault}"
+        else:
+            assert not self.bad or reason == "abort", f"a bad question ended with {reason}"
+            assert fault is None, f"{reason} with a fault: {fault}"
+        assert reason != "abort" or self.cancelled, "aborted, but nobody cancelled it"
+        if not self.cell.prompt:
+            assert reason in ("abort", "error"), f"{reason} without a prompt"
+            assert not self.tokens, "tokens without a prompt"
+            return
+        whole = self._owed(scenario)
+        if reason in ("abort", "error"):
+            assert self.tokens == whole.tokens[: len(self.tokens)], f"{self.tokens} do not begin {whole}"
+            text = text_of(self.cell.prompt, self.tokens) if self.question.text.detokenize else ""
+            assert self.text == text, f"{self.text!r} is not the text of {self.tokens}"
+        else:
+            got = Answer(self.tokens, self.text, reason or "", self.cell.stop_reason)
+            assert got == whole, f"got {got}, expected {whole}"
+
+    def _owed(self, scenario: Scenario) -> Answer:
+        prompt = self.question.prompt
+        told = self.cell.prompt
+        if isinstance(prompt, TokenPrompt):
+            assert told == unpack(prompt.tokens), f"told of another prompt: {told}"
+        elif isinstance(prompt, TextPrompt):
+            assert bytes(told) == prompt.text.encode(), f"told of another prompt: {told}"
+        return answer(told, self.question, self.seed, scenario.max_model_len, EOS)
+
+
+def draw_callers(random: Random, scenario: Scenario) -> list[Caller]:
+    """The callers of a run, in the order in which they come."""
+    stems = [[97 + random.randrange(3) for _ in range(scenario.longest_prompt)] for _ in range(2)]
+    callers: list[Caller] = []
+    for _ in range(scenario.num_requests):
+        callers.append(_draw_caller(random, scenario, stems))
+    return callers
+
+
+def _draw_caller(random: Random, scenario: Scenario, stems: list[list[int]]) -> Caller:
+    bad = random.random() < scenario.bad
+    tokens = _draw_tokens(random, scenario, stems)
+    question = _draw_question(random, scenario, tokens)
+    if bad:
+        question = random.choice(_BAD)(question, scenario)
+    elif random.random() < scenario.shared and question.sampling.temperature == 0:
+        whole = answer(tokens, question, None, scenario.max_model_len, EOS)
+        stems.append(tokens + whole.tokens)
+    draw = random.random()
+    return Caller(
+        question,
+        bad=bad or question.limits.grammar is not None,
+        reading=SLOW
+        if draw < scenario.slow
+        else VANISHED
+        if draw < scenario.slow + scenario.vanished
+        else PROMPT,
+        patience=random.randrange(random.choice((3, 30, 200, 1500)))
+        if random.random() < scenario.aborts
+        else None,
+    )
+
+
+def _draw_tokens(random: Random, scenario: Scenario, stems: list[list[int]]) -> list[int]:
+    """A prompt that often begins as another one, or is another one."""
+    longest = min(scenario.longest_prompt, scenario.max_model_len - 1)
+    stem: list[int] = []
+    if random.random() < scenario.shared:
+        stem = random.choice(stems)[: random.randint(0, longest)]
+    own = random.choice((0, 1, 3, longest))
+    tokens = [*stem, *(97 + random.randrange(3) for _ in range(random.randint(0, own)))][:longest]
+    if random.random() < 0.1:
+        tokens = [*tokens[: longest - 1], random.choice((0xC3, 0xD0, 0xF0, 258))]
+    return tokens or [97]
+
+
+def _draw_question(random: Random, scenario: Scenario, tokens: list[int]) -> Question:
+    warm = random.random() < scenario.warm
+    sampling = Sampling(
+        temperature=0.8 if warm else 0.0,
+        seed=random.randrange(2**40) if random.random() < 0.7 else None,
+    )
+    limits = Limits(
+        max_tokens=None if random.random() < 0.05 else random.randint(1, scenario.longest_answer),
+        stop_token_ids=(101, 116) if random.random() < 0.1 else (),
+        ignore_eos=random.random() < scenario.ignore_eos,
+        grammar="{}" if random.random() < scenario.grammar else None,
+    )
+    rules = TextRules(detokenize=random.random() < 0.95)
+    prompt: TokenPrompt | TextPrompt | Conversation = TokenPrompt(pack(tokens))
+    if random.random() < scenario.rendered and max(tokens) < 128:
+        text = bytes(tokens).decode()
+        prompt = random.choice((TextPrompt(text), _conversation(text[:6])))
+    question = Question(prompt, sampling, limits, rules)
+    if rules.detokenize and random.random() < scenario.stop:
+        question = Question(prompt, sampling, limits, _draw_stop(random, scenario, tokens, question))
+    return question
+
+
+def _draw_stop(random: Random, scenario: Scenario, tokens: list[int], question: Question) -> TextRules:
+    """Stop strings; most of them stand in the answer, if the prompt is one of tokens and the seed is given.
+
+    None has the character that stands for a broken one: an abort in the middle of one would complete it.
+    """
+    text = answer(tokens, question, 0, scenario.max_model_len, EOS).text.replace("\ufffd", "")
+    begin = random.randint(0, max(0, len(text) - 1))
+    found = text[begin : begin + random.randint(1, 5)]
+    stop = (found, random.choice("eta ")) if random.random() < 0.2 else (found,)
+    return TextRules(tuple(filter(None, stop)), include_stop_str_in_output=random.random() < 0.3)
+
+
+def _conversation(text: str) -> Conversation:
+    return Conversation(json.dumps([{"role": "user", "content": text}]))
+
+
+def _with_prompt(question: Question, tokens: list[int]) -> Question:
+    return Question(TokenPrompt(pack(tokens)), question.sampling, question.limits, question.text)
+
+
+_BAD: tuple[Callable[[Question, Scenario], Question], ...] = (
+    lambda question, scenario: _with_prompt(question, []),
+    lambda question, scenario: _with_prompt(question, [97] * scenario.max_model_len),
+    lambda question, scenario: _with_prompt(question, [97, VOCAB_SIZE]),
+    lambda question, scenario: _with_prompt(question, [97, -1]),
+    lambda question, scenario: Question(
+        TextPrompt("a" * scenario.max_model_len), question.sampling, question.limits, question.text
+    ),
+)
+"""What must be refused: empty, too long, outside the vocabulary."""

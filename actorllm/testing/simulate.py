@@ -1,0 +1,442 @@
+"""A whole engine without an event loop: the production cores, moved by a seed.
+
+Nothing runs by itself. In each move the seed chooses who acts: mail is delivered on one edge, an actor takes
+a turn, a caller comes, reads or cancels, or time goes on. After each turn the core that moved is checked,
+and at the end each caller must have what the HashModel owes to the question alone.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from random import Random
+from typing import Any
+
+from ..actors.jobs import do
+from ..actors.render import render
+from ..actors.worker import Device
+from ..checkpoint import Checkpoint, open_checkpoint
+from ..cores import Core
+from ..cores.detokenizer import Detokenizer
+from ..cores.executor import Executor
+from ..cores.frontend import Frontend
+from ..cores.grammar import Grammar
+from ..cores.kvpool import KVPool
+from ..cores.policy import POLICIES
+from ..cores.renderer import Renderer
+from ..cores.scheduler import Scheduler
+from ..cores.worker import Worker
+from ..engine.topology import ACTORS, EDGES, Bounds, Edge, bounds
+from ..errors import InvalidRequest
+from ..messages import (
+    Cancel,
+    Fault,
+    Generate,
+    Job,
+    JobDone,
+    RankDone,
+    RankFailed,
+    Render,
+    Rendered,
+    RunStep,
+    StepDone,
+    StepFailed,
+    ToCaller,
+    request_id,
+)
+from ..wire.codec import decode, encode
+from .callers import SLOW, Caller, draw_callers
+from .scenarios import Scenario
+from .sightings import Sightings
+from .trace import Trace
+from .virtual import SECOND, Actor, Clock, Lane, SimulatedRunner, VirtualThread, open_lanes
+
+MAX_MOVES = 60_000
+MAX_TICKS = 60_000
+"""What takes longer is stuck: a run takes some thousand moves and ticks."""
+
+
+class SimulationFailed(AssertionError):
+    """A simulation has found a bug. The text has the seed, what is wrong, and the last messages."""
+
+    def __init__(self, seed: int, scenario: Scenario, problem: str, last: str) -> None:
+        super().__init__(
+            f"seed {seed} of {scenario.name}: {problem}\n{scenario}\n{last}\n"
+            f"replay: actorllm simulate --scenario {scenario.name} --seed {seed} --trace"
+        )
+        self.seed = seed
+        self.scenario = scenario
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What happened in a simulation that found nothing wrong.
+
+    `fingerprint` is the same for the same seed, scenario and code; `covered` counts the rare paths that
+    were taken (`sightings.SIGHTINGS`).
+    """
+
+    seed: int
+    scenario: Scenario
+    num_requests: int
+    num_moves: int
+    num_messages: int
+    num_steps: int
+    num_ticks: int
+    fingerprint: str
+    covered: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What can be put in place of the production parts, to see whether the simulator notices.
+
+    cores   makers of cores by the actor's name, called as the cores' own classes are
+    runner  the class of the device's runner
+    edges   the topology
+    """
+
+    cores: Mapping[str, Callable[..., Core[Any, Any]]] = field(default_factory=dict)
+    runner: type[SimulatedRunner] = SimulatedRunner
+    edges: tuple[Edge, ...] = EDGES
+
+
+PRODUCTION = Parts()
+
+
+def simulate(
+    seed: int, scenario: Scenario, *, parts: Parts = PRODUCTION, write: Callable[[str], None] | None = None
+) -> Report:
+    """Run the scenario with this seed; `write` gets every message as a line of text.
+
+    Raises SimulationFailed for whatever is not as it must be. The same arguments give the same run.
+    """
+    return _Simulation(seed, scenario, parts, write).run()
+
+
+class _Inbox:
+    """Where the device puts its results: the lane from the worker to itself."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self._send = send
+
+    def send_nowait(self, item: JobDone, /) -> None:
+        self._send(item)
+
+
+class _Simulation:
+    """One run."""
+
+    def __init__(
+        self, seed: int, scenario: Scenario, parts: Parts, write: Callable[[str], None] | None
+    ) -> None:
+        self.seed = seed
+        self.scenario = scenario
+        self.random = random = Random(seed)
+        self.clock = Clock()
+        self.trace = Trace(write)
+        limits = bounds(scenario.config)
+        self.sightings = Sightings(limits.texts, limits.steps)
+        self.moves = 0
+        self.coming = deque(draw_callers(random, scenario))
+        self.asked: dict[int, Caller] = {}
+        self.num_open = 0
+        self.num_seats = limits.requests
+        self.patience: list[tuple[int, int]] = []
+        self.shutdown_at = random.randrange(2000) if random.random() < scenario.shutdown else None
+        self.lanes = {
+            (lane.edge.source, lane.edge.target): lane
+            for lane in open_lanes(parts.edges, limits, scenario.links, random)
+        }
+        self.echoes = {
+            actor: Lane(Edge("echo", actor, (), _unbounded), 2**31, False, 1.0)
+            for actor in ("executor", "scheduler")
+        }
+        self.actors = {
+            name: Actor(name, core, random.choice((0.3, 1.0, 1.0, 3.0)), self._ports(name))
+            for name, core in _make_cores(seed, scenario, parts, limits).items()
+        }
+        self.runner = parts.runner(scenario, random, self._blame)
+        thread = VirtualThread(self.clock, random, scenario.longest_job)
+        self.device = Device(thread, self.runner)
+        self.device_inbox = _Inbox(partial(self._send, self.lanes["worker", "worker"]))
+        self.deliveries = [(lane, partial(self._deliver, lane)) for lane in self.lanes.values() if lane.slow]
+        self.turns = [(actor, partial(self._turn, actor)) for actor in self.actors.values()]
+        self.enter_weight = random.choice((0.05, 0.3, 3.0))
+        self.tick_weight = random.choice((0.1, 1.0, 1.0))
+
+    def _ports(self, name: str) -> dict[type[Any], list[Lane]]:
+        ports: dict[type[Any], list[Lane]] = {}
+        for lane in self.lanes.values():
+            if lane.edge.source == name:
+                for kind in lane.edge.messages:
+                    ports.setdefault(kind, []).append(lane)
+        return ports
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        try:
+            while self._move():
+                pass
+            self._judge()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise SimulationFailed(self.seed, self.scenario, problem, self.trace.last()) from error
+        self.sightings.ended({name: actor.core for name, actor in self.actors.items()})
+        return Report(
+            seed=self.seed,
+            scenario=self.scenario,
+            num_requests=len(self.asked),
+            num_moves=self.moves,
+            num_messages=self.trace.num_messages,
+            num_steps=self.actors["scheduler"].core.statistics().num_steps,
+            num_ticks=self.clock.now,
+            fingerprint=self.trace.fingerprint,
+            covered=self.sightings.covered,
+        )
+
+    def _move(self) -> bool:
+        """One of all the things that can happen; False when nothing can."""
+        self.moves += 1
+        assert self.moves < MAX_MOVES, "still not idle"
+        assert self.clock.now < MAX_TICKS, "still not idle"
+        while self.patience and self.patience[0][0] <= self.moves:
+            self._cancel(self.asked[self.patience.pop(0)[1]])
+        if self.moves == self.shutdown_at:
+            self._shut_down()
+        options: list[Callable[[], None]] = []
+        weights: list[float] = []
+        for lane, deliver in self.deliveries:
+            if lane.queue:
+                options.append(deliver)
+                weights.append(lane.weight)
+        now = self.clock.now / SECOND
+        for actor, turn in self.turns:
+            if actor.inbox or actor.core.deadline <= now:
+                options.append(turn)
+                weights.append(actor.weight)
+        if self.coming and self.num_open < self.num_seats:
+            options.append(self._enter)
+            weights.append(self.enter_weight)
+        if self.clock.next is not None or (not options and self._deadline() is not None):
+            options.append(self._tick)
+            weights.append(self.tick_weight)
+        if not options:
+            return False
+        self.random.choices(options, weights)[0]()
+        return True
+
+    def _deadline(self) -> float | None:
+        """The first deadline of the cores that are not idle, in seconds; None when nobody waits for one."""
+        deadlines = [actor.core.deadline for actor in self.actors.values() if not actor.core.idle]
+        first = min(deadlines, default=float("inf"))
+        return None if first == float("inf") else first
+
+    def _tick(self) -> None:
+        due, deadline = self.clock.next, self._deadline()
+        ticks = [] if due is None else [due]
+        if deadline is not None:
+            ticks.append(max(self.clock.now + 1, -int(-deadline * SECOND // 1)))
+        self.clock.advance(min(ticks))
+        if self.runner.broken is not None:
+            raise AssertionError("a step broke the protocol") from self.runner.broken
+
+    # -- mail -------------------------------------------------------------------------------------
+
+    def _send(self, lane: Lane, message: Any) -> None:
+        source, target = lane.edge.source, lane.edge.target
+        data = encode(message)
+        self.trace.said(self.clock.now, source, target, message, data)
+        if self.random.random() < self.scenario.codec:
+            message = decode(data)
+        if target == "caller":
+            self._give(message)
+            return
+        lane.enter()
+        if lane.slow:
+            lane.queue.append(message)
+        else:
+            self.actors[target].inbox.append((lane, message))
+
+    def _deliver(self, lane: Lane) -> None:
+        inbox = self.actors[lane.edge.target].inbox
+        for _ in range(self.random.choice((1, len(lane.queue)))):
+            inbox.append((lane, lane.queue.popleft()))
+
+    def _turn(self, actor: Actor) -> None:
+        """The actor hears its mail, or the first part of it, and says what it has to say."""
+        count = len(actor.inbox)
+        if count > 1 and self.random.random() < self.scenario.partial:
+            count = self.random.randint(1, count - 1)
+            self.sightings.see("part of the mail")
+        for _ in range(count):
+            lane, message = actor.inbox.popleft()
+            lane.num_waiting -= 1
+            self.sightings.heard(actor.name, message)
+            actor.core.feed(message)
+            if isinstance(message, RankFailed | StepFailed) and lane.edge.source != "echo":
+                self._echo(actor.name, message)
+        for message in actor.core.poll(self.clock.now / SECOND):
+            self.sightings.said(message)
+            if type(message) is Job:
+                self._start(message)
+            else:
+                if type(message) is Render:
+                    self.asked[message.request].seed = message.question.sampling.seed
+                for lane in actor.ports[type(message)]:
+                    self._send(lane, message)
+        actor.core.check()
+        self.sightings.turned(actor.name, actor.core)
+
+    # -- jobs and faults --------------------------------------------------------------------------
+
+    def _start(self, job: Job) -> None:
+        if isinstance(job.work, RunStep):
+            self.device.start(job, self.device_inbox)
+        else:
+            due = self.clock.now + self.random.randint(1, self.scenario.longest_job)
+            self.clock.at(due, lambda: self._render(job))
+
+    def _render(self, job: Job) -> None:
+        fails = self.random.random() < self.scenario.raises
+        done = do(self._refuse if fails else partial(render, _checkpoint()), job)
+        self._send(self.lanes["renderer", "renderer"], done)
+
+    def _refuse(self, work: Render) -> Rendered:
+        error = InvalidRequest("this prompt was made to fail", "prompt")
+        self._blame([work.request], Fault("InvalidRequest", str(error), error.param))
+        raise error
+
+    def _blame(self, requests: list[int], fault: Fault) -> None:
+        for request in requests:
+            self.asked[request].excuses.append(fault)
+
+    def _echo(self, actor: str, failed: RankFailed | StepFailed) -> None:
+        """Replies of an epoch that has failed come late: the failure once more, and a step that was done."""
+        if self.random.random() >= self.scenario.echoes:
+            return
+        done: RankDone | StepDone = StepDone(failed.step + 1, failed.epoch, b"")
+        if isinstance(failed, RankFailed):
+            done = RankDone(failed.rank, failed.step + 1, failed.epoch, b"")
+        for late in (failed, done):
+            due = self.clock.now + self.random.randint(1, 2 * self.scenario.longest_job)
+            self.clock.at(due, partial(self._send, self.echoes[actor], late))
+
+    # -- callers ----------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        caller = self.coming.popleft()
+        request = request_id(0, len(self.asked) + 1)
+        self.asked[request] = caller
+        self.num_open += 1
+        caller.enter(request)
+        if self.num_open == self.num_seats and self.coming:
+            self.sightings.see("no seat")
+        self._send(self.lanes["caller", "frontend"], Generate(request, caller.question))
+        if caller.patience is not None:
+            self.patience.append((self.moves + caller.patience, request))
+            self.patience.sort()
+
+    def _give(self, message: ToCaller) -> None:
+        caller = self.asked[message.request]
+        if caller.put(message):
+            self.num_open -= 1
+        if caller.reading == SLOW and self.random.random() < 0.2 and caller.read() > 1:
+            self.sightings.see("cell merged")
+
+    def _cancel(self, caller: Caller) -> None:
+        if caller.is_open and not caller.cancelled:
+            caller.cancelled = True
+            self._send(self.lanes["caller", "frontend"], Cancel(caller.cell.request))
+
+    def _shut_down(self) -> None:
+        self.coming.clear()
+        if self.num_open:
+            self.sightings.see("shut down")
+        for caller in self.asked.values():
+            self._cancel(caller)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        """Nothing can move any more: everyone is served, and nobody holds anything."""
+        for request, caller in self.asked.items():
+            assert caller.ended, f"request {request} never ended"
+            self._excuse_oversized(caller)
+            try:
+                caller.judge(self.scenario)
+            except AssertionError as error:
+                raise AssertionError(f"request {request}: {error}") from error
+        assert not self.coming, "a caller never found a seat"
+        for name, actor in self.actors.items():
+            assert actor.core.idle, f"the {name} is not idle: {actor.core.statistics()}"
+        pool = self.actors["kvpool"].core.statistics()
+        assert pool.num_free_blocks == pool.num_blocks, f"blocks are held by nobody: {pool}"
+        assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
+        self.sightings.covered["step raised after its effect"] += self.runner.num_raised_late
+        self.sightings.covered["never read"] += sum(
+            caller.reading == "vanished" for caller in self.asked.values()
+        )
+
+    def _excuse_oversized(self, caller: Caller) -> None:
+        """A request that cannot fit into the pool by itself may be refused."""
+        limits = caller.question.limits
+        rest = self.scenario.max_model_len - len(caller.cell.prompt)
+        most = len(caller.cell.prompt) + min(rest, limits.max_tokens or rest)
+        if most > self.scenario.room:
+            caller.excuses.append(Fault("RequestFailed", "the KV cache is too small for this request alone"))
+
+
+def _unbounded(limits: Bounds) -> int:
+    return 2**31
+
+
+@cache
+def _checkpoint() -> Checkpoint:
+    return open_checkpoint("hash")
+
+
+def _make_cores(seed: int, scenario: Scenario, parts: Parts, limits: Bounds) -> dict[str, Core[Any, Any]]:
+    """One core for each actor, with what an engine of this configuration would give it."""
+    makers: dict[str, Callable[[Callable[..., Any]], Core[Any, Any]]] = {
+        "frontend": lambda make: make(seed),
+        "renderer": lambda make: make(
+            vocab_size=_checkpoint().architecture.vocab_size, max_model_len=scenario.max_model_len
+        ),
+        "detokenizer": lambda make: make(_checkpoint().tokenizer()),
+        "scheduler": lambda make: make(
+            policy=POLICIES["fcfs"](),
+            eos_token_ids=_checkpoint().eos_token_ids,
+            max_num_seqs=scenario.seats,
+            max_num_batched_tokens=scenario.budget,
+            steps_in_flight=scenario.steps_in_flight,
+            step_window=limits.texts,
+            max_chunk=scenario.chunk,
+        ),
+        "kvpool": lambda make: make(
+            scenario.num_blocks,
+            scenario.block_size,
+            enable_prefix_caching=scenario.prefix_caching,
+            watermark=scenario.watermark,
+            max_chunk=scenario.chunk,
+        ),
+        "grammar": lambda make: make(),
+        "executor": lambda make: make(num_ranks=1),
+        "worker": lambda make: make(rank=0),
+    }
+    classes = {**CORES, **parts.cores}
+    return {name: makers[name](classes[name]) for name in ACTORS}
+
+
+CORES: dict[str, Callable[..., Core[Any, Any]]] = {
+    "frontend": Frontend,
+    "renderer": Renderer,
+    "detokenizer": Detokenizer,
+    "scheduler": Scheduler,
+    "kvpool": KVPool,
+    "grammar": Grammar,
+    "executor": Executor,
+    "worker": Worker,
+}

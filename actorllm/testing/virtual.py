@@ -1,0 +1,160 @@
+"""The parts of a simulated ring that are not cores: virtual time, lanes for mail, and the worker's device."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from ..actors.jobs import Work, do
+from ..cores import Core
+from ..engine.topology import Bounds, Edge
+from ..errors import RequestFailed
+from ..messages import Fault, Job, JobDone, RunStep, unpack_ids
+from ..model.hash import HashRunner
+from ..wire.mailbox import Port
+from .scenarios import Scenario
+
+SECOND = 1000
+"""Ticks."""
+
+
+class Clock:
+    """Virtual time, in ticks, and what will happen when."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+
+    @property
+    def next(self) -> int | None:
+        """When the next thing happens; None when nothing will."""
+        return self._due[0][0] if self._due else None
+
+    def at(self, due: int, run: Callable[[], None]) -> None:
+        """Let something happen; what is due at the same tick happens in the order of these calls."""
+        self._count += 1
+        heapq.heappush(self._due, (due, self._count, run))
+
+    def advance(self, to: int) -> None:
+        """Go on to a later tick. What is due happens, in order."""
+        while self._due and self._due[0][0] <= to:
+            due, _, run = heapq.heappop(self._due)
+            self.now = due
+            run()
+        self.now = to
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """An edge of the ring. `queue` is on its way; `num_waiting` counts this and what is in the inbox.
+
+    A lane that is not slow has no queue: what is said is in the inbox at once.
+    """
+
+    edge: Edge
+    window: int
+    slow: bool
+    weight: float
+    queue: deque[Any] = field(default_factory=deque)
+    num_waiting: int = 0
+
+    def enter(self) -> None:
+        """One more message. Raises AssertionError when the window is full."""
+        self.num_waiting += 1
+        assert self.num_waiting <= self.window, (
+            f"{self.num_waiting} messages from {self.edge.source} to {self.edge.target}; "
+            f"the window is {self.window}"
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """A core, its inbox, and the lanes that what it says goes by."""
+
+    name: str
+    core: Core[Any, Any]
+    weight: float
+    ports: dict[type[Any], list[Lane]]
+    inbox: deque[tuple[Lane, Any]] = field(default_factory=deque)
+
+
+LOCAL = frozenset({"caller", "frontend", "renderer", "detokenizer"})
+"""These share a process: Track must be with the Detokenizer before Submit leaves it."""
+
+
+def open_lanes(edges: Sequence[Edge], limits: Bounds, links: float, random: Random) -> list[Lane]:
+    """A lane for each edge; each that may cross processes is slow with the probability `links`."""
+    lanes = []
+    for edge in edges:
+        local = edge.source == edge.target or {edge.source, edge.target} <= LOCAL
+        slow = not local and random.random() < links
+        lanes.append(Lane(edge, edge.window(limits), slow, random.choice((0.2, 1.0, 1.0, 4.0))))
+    return lanes
+
+
+class VirtualThread:
+    """The device's thread: jobs take a drawn number of ticks, one after the other."""
+
+    def __init__(self, clock: Clock, random: Random, longest: int) -> None:
+        self._clock = clock
+        self._random = random
+        self._longest = longest
+        self._free_at = 0
+
+    def start(self, work: Work, job: Job, inbox: Port[JobDone], /) -> None:
+        """Queue the job; it is done all at once, when its time is over."""
+        begin = max(self._free_at, self._clock.now)
+        self._free_at = begin + self._random.randint(1, self._longest)
+        self._clock.at(self._free_at, lambda: inbox.send_nowait(do(work, job)))
+
+
+class SimulatedRunner(HashRunner):
+    """The HashModel on a device that fails now and then, as the scenario says.
+
+    `broken` is the first error that nobody injected: a step that broke the protocol. `is_trusted` is
+    False from a step that raised to the next reset. `blame` is told who may fail, and with what.
+    """
+
+    def __init__(self, scenario: Scenario, random: Random, blame: Callable[[list[int], Fault], None]) -> None:
+        super().__init__(scenario.config, scenario.max_model_len)
+        self.broken: Exception | None = None
+        self.is_trusted = True
+        self.num_raised_late = 0
+        self._random = random
+        self._raises = scenario.raises
+        self._blame = blame
+
+    @property
+    def num_rows(self) -> int:
+        """Requests in the batch."""
+        return len(self._batch)
+
+    def reset(self) -> None:
+        """Forget every request."""
+        super().reset()
+        self.is_trusted = True
+
+    def execute(self, step: RunStep) -> bytes:
+        """Run the step, or raise, before it or after it."""
+        draw = self._random.random()
+        if draw < self._raises / 2:
+            self._raise(step)
+        try:
+            tokens = super().execute(step)
+            self.check()
+        except Exception as error:
+            self.broken = self.broken or error
+            raise
+        if draw < self._raises:
+            self.num_raised_late += 1
+            self._raise(step)
+        return tokens
+
+    def _raise(self, step: RunStep) -> None:
+        error = RequestFailed(f"step {step.step} was made to raise")
+        self.is_trusted = False
+        self._blame(unpack_ids(step.rows), Fault("RequestFailed", str(error)))
+        raise error
