@@ -25,9 +25,11 @@ class EngineConfig:
     watermark               share of the blocks kept free when a waiting request is let in
     max_num_batched_tokens  tokens in a step
     max_num_seqs            requests running at once
-    max_num_queued_reqs     requests waiting besides those; more wait in `generate` itself
+    max_requests            requests inside the engine at once; one more waits in `generate` itself
+    max_num_queued_reqs     refuse a request when so many wait already; None: it waits
+    max_num_queued_tokens   refuse a request when so many tokens wait already; None: it waits
     long_prefill_token_threshold   tokens of one prompt in a step; 0: no limit
-    policy                  the order of requests: fcfs
+    policy                  the order of requests: fcfs, priority, fair (between tenants) or deadline
     steps_in_flight         2 plans a step while the one before still runs
     renderer_num_workers    threads for templates and tokenising
     num_threads             threads for the model; None: one a core
@@ -47,7 +49,9 @@ class EngineConfig:
     watermark: float = 0.0
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 128
-    max_num_queued_reqs: int = 1024
+    max_requests: int = 1024
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
     steps_in_flight: int = 2
@@ -63,7 +67,6 @@ class EngineConfig:
         for name in _OPTIONAL:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
-        _at_least("max_num_queued_reqs", self.max_num_queued_reqs, 0)
         _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(f"model must be a name or a path, not {self.model!r}")
@@ -76,22 +79,25 @@ class EngineConfig:
         if not 0 <= self.watermark < 1:
             raise ConfigError(f"watermark must be in [0, 1), not {self.watermark!r}")
 
-    @property
-    def max_requests(self) -> int:
-        """Requests inside the engine at once; every mailbox's bound follows from it."""
-        return self.max_num_seqs + self.max_num_queued_reqs
-
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-POLICIES = ("fcfs",)
+POLICIES = ("fcfs", "priority", "fair", "deadline")
+
 _POSITIVE = (
     "block_size",
     "kv_cache_memory_bytes",
     "max_num_batched_tokens",
     "max_num_seqs",
+    "max_requests",
     "renderer_num_workers",
 )
-_OPTIONAL = ("max_model_len", "num_gpu_blocks_override", "num_threads")
+_OPTIONAL = (
+    "max_model_len",
+    "num_gpu_blocks_override",
+    "num_threads",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+)
 
 
 def _at_least(name: str, value: Any, low: int) -> None:

@@ -6,15 +6,16 @@ ActorLLMError
 │   └── EngineClosed      an engine that is not open (any more)
 ├── RequestError          one request; others are not touched
 │   ├── InvalidRequest    it asks for what cannot be (`param` names the field)
+│   ├── Overloaded        too many wait already (`retry_after` is a hint in seconds)
 │   └── RequestFailed     the engine could not finish it
 ├── ModelError            the model's files
 │   ├── ModelNotFound     there is no such model
 │   ├── ModelCorrupt      a file is truncated or foreign (the message names it)
 │   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
-├── DecodeError           a peer: bytes that are not a message
-└── MachineError          this machine
-├── DownloadFailed    the model could not be fetched
-└── EngineDied        an actor crashed; the cause is attached
+├── MachineError          this machine
+│   ├── DownloadFailed    the model could not be fetched
+│   └── EngineDied        an actor crashed; the cause is attached
+└── DecodeError           a peer: bytes that are not a message
 """
 
 
@@ -44,6 +45,14 @@ class InvalidRequest(RequestError, ValueError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class Overloaded(RequestError):
+    """Too many requests or tokens wait already. `retry_after` (seconds) is when to come again."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class RequestFailed(RequestError):
@@ -82,11 +91,15 @@ class EngineDied(MachineError):
     """An actor crashed and took the engine with it; `__cause__` has the reason."""
 
 
-def rebuild(kind: str, message: str, param: str | None = None) -> ActorLLMError:
-    """The exception that was boxed as (`kind`, `message`, `param`); RequestFailed for foreign kinds."""
+def rebuild(
+    kind: str, message: str, param: str | None = None, retry_after: float | None = None
+) -> ActorLLMError:
+    """The exception that was boxed with these; RequestFailed for foreign kinds."""
     cls = globals().get(kind)
     if cls is InvalidRequest:
         return InvalidRequest(message, param)
+    if cls is Overloaded:
+        return Overloaded(message, retry_after or 0.0)
     if isinstance(cls, type) and issubclass(cls, ActorLLMError):
         return cls(message)
     return RequestFailed(f"{kind}: {message}")

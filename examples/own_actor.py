@@ -11,15 +11,15 @@ import anyio
 
 from actorllm import Engine, EngineConfig, Parts, SamplingParams, Tap
 from actorllm.cores import NEVER
-from actorllm.cores.policy import Rankable
+from actorllm.cores.policy import Policy, Rankable
 from actorllm.messages import Tokens, unpack_ids
 
 
-class ShortestFirst:
+class ShortestFirst(Policy):
     """A policy: short prompts before long ones, and among equals the one that came first."""
 
     def key(self, request: Rankable) -> tuple[float, ...]:
-        return (request.num_prompt, request.arrival)
+        return (request.num_prompt,)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from actorllm.cli.options import describe
 from actorllm.cli.serving import listen, serve_engine
 from actorllm.cli.terminal import DownloadBar, Session, Tally
 
-from .engine.build import config, expected, text
+from .engine.build import Crashing, config, expected, text
 
 SMALL = ["--num-gpu-blocks-override", "64", "--max-model-len", "256", "--verify"]
 GREEDY = ["--temperature", "0", "--ignore-eos"]
@@ -271,13 +271,6 @@ def test_an_address_in_use_is_an_error_of_the_machine() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(MachineError, match=r"cannot listen at 203.0.113.1:80: Cannot assign"):
         listen("203.0.113.1", 80)
-
-
-class Crashing:
-    """A policy with a bug: it takes the Scheduler with it."""
-
-    def key(self, request: Any) -> tuple[float, ...]:
-        raise ZeroDivisionError("no order")
 
 
 @pytest.mark.slow

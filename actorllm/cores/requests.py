@@ -1,19 +1,23 @@
 """What the Scheduler knows of one request, and the queue of those that wait."""
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ..messages import Limits, Sampling
+from ..messages import Limits, Sampling, Terms
 from .policy import Policy
 
 
 class Status(Enum):
-    """Where a request stands. One that has ended is in no table; an offered one is in the Reserve."""
+    """Where a request stands. One that has ended is in no table; an offered one is in the Reserve; a
+    suspect waits for its turn to run alone.
+    """
 
+    ARRIVED = auto()
     GRAMMAR = auto()
     WAITING = auto()
+    SUSPECT = auto()
     OFFERED = auto()
     RUNNING = auto()
     ENDED = auto()
@@ -25,7 +29,8 @@ class Request:
 
     `num_scheduled` moves when a step is sent, `num_computed` when it is done; `num_pending` samples and
     `steps_out` steps are on their way. `num_told` tokens are known to the pool. `life` counts
-    preemptions: the result of a step of an earlier life brings its token, but no computed KV.
+    preemptions: the result of a step of an earlier life brings its token, but no computed KV. `verdict`
+    is the end that it meets when Grammar has answered.
     """
 
     id: int
@@ -35,15 +40,30 @@ class Request:
     limits: Limits
     max_tokens: int
     arrival: int
+    terms: Terms = Terms()
     status: Status = Status.WAITING
+    due: float = float("inf")
     num_computed: int = 0
     num_scheduled: int = 0
     num_pending: int = 0
     steps_out: int = 0
     num_told: int = 0
     life: int = 0
+    num_crashes: int = 0
+    alone_until: int = 0
     in_batch: bool = False
-    aborted: bool = False
+    has_run: bool = False
+    verdict: str | None = None
+
+    @property
+    def priority(self) -> int:
+        """The caller's; a lower one is served sooner."""
+        return self.terms.priority
+
+    @property
+    def tenant(self) -> str:
+        """On whose behalf it runs."""
+        return self.terms.tenant
 
     @property
     def num_output(self) -> int:
@@ -62,6 +82,11 @@ class Request:
         """Whether it may be planned: after a preemption, only when every step that carried it is back."""
         return self.num_scheduled > 0 or self.steps_out == 0
 
+    @property
+    def on_probation(self) -> bool:
+        """Whether it must run alone: it was there when steps crashed, and has not got past that point."""
+        return len(self.tokens) < self.alone_until
+
     def restart(self) -> None:
         """Forget all computed KV; the tokens stay."""
         self.num_computed = self.num_scheduled = 0
@@ -76,49 +101,108 @@ class Request:
         assert self.num_told <= len(self.tokens)
         assert self.num_pending <= self.steps_out
         assert self.num_output + self.num_pending <= self.max_tokens
-        if self.status in (Status.WAITING, Status.OFFERED):
+        if self.status is not Status.RUNNING:
             assert self.num_scheduled == 0
             assert not self.in_batch
 
 
+@dataclass(slots=True)
+class Line:
+    """The waiting requests of one group."""
+
+    heap: list[tuple[tuple[float, ...], int, Request]] = field(default_factory=list)
+    num_ended: int = 0
+
+
 class WaitingQueue:
-    """Waiting requests by the policy's key. An ended one is dropped when it comes up."""
+    """Waiting requests in the policy's order. An ended one is dropped when it comes up."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._heap: list[tuple[tuple[float, ...], Request]] = []
-        self._num_ended = 0
+        self._lines: dict[str, Line] = {}
+        self._ahead: dict[str, float] = {}
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - self._num_ended
+        return self._length
 
     def __iter__(self) -> Iterator[Request]:
-        return (request for _, request in self._heap if request.status is not Status.ENDED)
+        for line in self._lines.values():
+            for _, _, request in line.heap:
+                if request.status is not Status.ENDED:
+                    yield request
 
     def push(self, request: Request) -> None:
         """Add a waiting request."""
-        heapq.heappush(self._heap, (self._policy.key(request), request))
+        line = self._lines.setdefault(self._policy.group(request), Line())
+        heapq.heappush(line.heap, (self._policy.key(request), request.arrival, request))
+        self._length += 1
+
+    def start(self) -> None:
+        """Begin a turn: what was taken in the last one no longer counts as had."""
+        self._ahead.clear()
 
     def take(self) -> Request | None:
-        """Remove and return the first that is ready; those before it keep their places."""
+        """Remove and return the first that is ready; those before it keep their places.
+
+        Within a turn, what a group had taken counts for its level: groups take turns.
+        """
+        for group in sorted(
+            self._lines, key=lambda group: self._policy.level(group) + self._ahead.get(group, 0)
+        ):
+            request = self._take_of(group)
+            if request is not None:
+                cost = self._policy.cost(request, len(request.tokens))
+                self._ahead[group] = self._ahead.get(group, 0) + cost
+                return request
+        return None
+
+    def remove(self, request: Request) -> None:
+        """Take out one that waits, wherever it stands."""
+        group = self._policy.group(request)
+        line = self._lines[group]
+        line.heap = [entry for entry in line.heap if entry[2] is not request]
+        heapq.heapify(line.heap)
+        self._length -= 1
+        self._tidy(group)
+
+    def has_other_than(self, groups: Container[str]) -> bool:
+        """Whether one that is ready waits in a group that is not among these."""
+        return any(
+            group not in groups and line.heap[0][2].ready and line.heap[0][2].status is Status.WAITING
+            for group, line in self._lines.items()
+        )
+
+    def ended(self, request: Request) -> None:
+        """One of the queue has ended; when most of its line have, the line is built anew without them."""
+        self._length -= 1
+        line = self._lines[self._policy.group(request)]
+        line.num_ended += 1
+        if line.num_ended > len(line.heap) // 2:
+            line.heap = [entry for entry in line.heap if entry[2].status is not Status.ENDED]
+            heapq.heapify(line.heap)
+            line.num_ended = 0
+            self._tidy(self._policy.group(request))
+
+    def _take_of(self, group: str) -> Request | None:
+        line = self._lines[group]
         unready: list[Request] = []
         taken: Request | None = None
-        while self._heap and taken is None:
-            _, request = heapq.heappop(self._heap)
+        while line.heap and taken is None:
+            _, _, request = heapq.heappop(line.heap)
             if request.status is Status.ENDED:
-                self._num_ended -= 1
-            elif request.ready:
+                line.num_ended -= 1
+                continue
+            self._length -= 1
+            if request.ready:
                 taken = request
             else:
                 unready.append(request)
         for request in unready:
             self.push(request)
+        self._tidy(group)
         return taken
 
-    def ended(self) -> None:
-        """One of the queue has ended; when most have, the heap is built anew without them."""
-        self._num_ended += 1
-        if self._num_ended > len(self._heap) // 2:
-            self._heap = [entry for entry in self._heap if entry[1].status is not Status.ENDED]
-            heapq.heapify(self._heap)
-            self._num_ended = 0
+    def _tidy(self, group: str) -> None:
+        if not self._lines[group].heap:
+            del self._lines[group]

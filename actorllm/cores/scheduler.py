@@ -4,19 +4,15 @@ There is no prefill phase and no decode phase. Every request has a debt, and a s
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from ..messages import (
     Abort,
-    Compile,
-    Drop,
-    Ending,
     Fault,
     FromScheduler,
     GrammarReady,
     NewRow,
-    Release,
     Reserve,
     Reserved,
     ResetPool,
@@ -25,20 +21,23 @@ from ..messages import (
     StepDone,
     StepFailed,
     Submit,
-    Tokens,
     ToScheduler,
     pack,
-    pack_ids,
     unpack,
     unpack_ids,
 )
-from . import NEVER
+from .admission import Admission
+from .plan import Row, Said, Step, reserve
 from .policy import Policy
-from .requests import Request, Status, WaitingQueue
+from .requests import Request, Status
+from .table import Table
 
 OFFER = 8
 """A turn offers waiting requests until it has told the pool so many times the step's budget of tokens:
 more than a step takes, since prefixes may be cached, and little enough that the turn stays short."""
+
+CRASHES = 2
+"""After so many steps that crashed with it, a request must show alone that it is not the one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,8 @@ class SchedulerStatistics:
 
     num_running: int
     num_waiting: int
+    num_on_probation: int
+    num_queued_tokens: int
     steps_in_flight: int
     num_steps: int
     num_tokens_computed: int
@@ -54,27 +55,8 @@ class SchedulerStatistics:
     num_preemptions: int
     num_late_tokens: int
     num_failed_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request in a step that is on its way."""
-
-    request: Request
-    num_tokens: int
-    samples: bool
-    life: int
-
-
-@dataclass(slots=True)
-class Said:
-    """What this turn has to say besides steps."""
-
-    requests: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    endings: list[Ending] = field(default_factory=list)
-    released: list[Request] = field(default_factory=list)
-    others: list[FromScheduler] = field(default_factory=list)
+    num_timeouts: int
+    num_refused: int
 
 
 class Scheduler:
@@ -90,46 +72,37 @@ class Scheduler:
         steps_in_flight: int,
         step_window: int,
         max_chunk: int = 0,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
     ) -> None:
         """`max_chunk` bounds the tokens of one request in a step (0: no bound), as it does in the pool.
 
         `step_window` bounds the steps whose text the front end has not yet confirmed (`Seen`).
         """
-        self._policy = policy
         self._eos = eos_token_ids
         self._max_num_seqs = max_num_seqs
         self._budget = max_num_batched_tokens
         self._max_in_flight = steps_in_flight
         self._max_chunk = max_chunk or max_num_batched_tokens
         self._window = step_window
-        self._requests: dict[int, Request] = {}
-        self._waiting = WaitingQueue(policy)
-        self._running: list[Request] = []
+        self._shares_seats = policy.shares_seats
+        self._table = Table(policy, Admission(max_num_queued_reqs, max_num_queued_tokens))
         self._offered: list[Request] = []
         self._in_flight: deque[tuple[int, list[Row]]] = deque()
         self._unseen: deque[int] = deque()
-        self._leaving: list[int] = []
         self._reserving = False
         self._changed = False
-        self._epoch = 0
-        self._step = 0
-        self._step_done = 0
-        self._said = Said()
-        self._arrivals = 0
-        self._steps = self._computed = self._generated = self._preempted = self._late = self._failed = 0
+        self._epoch = self._step = self._step_done = 0
+        self._steps = self._computed = self._generated = self._late = self._failed = 0
 
     def feed(self, message: ToScheduler) -> None:
         """Absorb a message."""
         match message:
-            case Submit():
-                self._submit(message)
-            case Abort(request):
-                self._abort(request)
+            case Submit() | Abort() | GrammarReady():
+                self._table.feed(message)
             case Seen(step):
                 while self._unseen and self._unseen[0] <= step:
                     self._unseen.popleft()
-            case GrammarReady(request, fault):
-                self._grammar_ready(request, fault)
             case Reserved():
                 self._reserved(message)
             case StepDone():
@@ -145,124 +118,68 @@ class Scheduler:
 
     def poll(self, now: float) -> tuple[FromScheduler, ...]:
         """What the turn brought, and the next step's Reserve if there is room for a step."""
-        said, self._said = self._said, Said()
-        out = said.others
-        if said.requests or said.endings:
-            out.append(
-                Tokens(self._step_done, pack_ids(said.requests), pack(said.tokens), tuple(said.endings))
-            )
-            if said.requests:
-                self._unseen.append(self._step_done)
-        if said.released:
-            out.append(self._release(said.released))
+        table = self._table
+        table.admission.worked(now, self._computed)
+        self._changed |= table.tick(now)
         if self._may_plan:
-            plan = self._propose() or self._flush()
-            if plan is not None:
-                out.append(plan)
-        return tuple(out)
+            self._set_the_stage()
+        said, table.said = table.said, Said()
+        out = said.messages(self._step_done)
+        if said.requests:
+            self._unseen.append(self._step_done)
+        plan = (self._propose() or self._flush()) if self._may_plan else None
+        return (*out, plan) if plan is not None else tuple(out)
+
+    def _set_the_stage(self) -> None:
+        """Send back who must not run in the next step. No Reserve is open, so that the pool has not been
+        asked for them.
+        """
+        table = self._table
+        if table.suspects:
+            table.clear_the_stage()
+        elif self._shares_seats and len(table.running) == self._max_num_seqs:
+            table.share_seats()
 
     @property
     def deadline(self) -> float:
-        """Mail alone wakes the Scheduler."""
-        return NEVER
+        """The next timeout of a request."""
+        return self._table.timeouts.next
 
     @property
     def idle(self) -> bool:
         """Whether no request is known, no step is on its way and the workers hold no row."""
-        owed = self._said.endings or self._said.others or self._unseen or self._leaving
-        return not (self._requests or self._in_flight or self._reserving or owed)
+        owed = self._table.said or self._unseen or self._table.leaving
+        return not (self._table.requests or self._in_flight or self._reserving or owed)
 
     def check(self) -> None:
         """Raise AssertionError when the tables contradict each other."""
-        for request in self._requests.values():
-            request.check()
-        assert len(self._running) <= self._max_num_seqs
-        assert all(request.status is Status.RUNNING for request in self._running)
+        self._table.check()
+        assert len(self._table.running) <= self._max_num_seqs
         assert len(self._in_flight) <= self._max_in_flight
-        for request in self._requests.values():
-            out = sum(row.request is request for _, rows in self._in_flight for row in rows)
-            assert out == request.steps_out, "steps on their way are miscounted"
-        grammar = sum(request.status is Status.GRAMMAR for request in self._requests.values())
-        offered = sum(request.status is Status.OFFERED for request in self._offered)
-        total = len(self._running) + len(self._waiting) + offered + grammar
-        assert total == len(self._requests), "a request is in two tables or in none"
+        out: dict[int, int] = {}
+        for _, rows in self._in_flight:
+            for row in rows:
+                out[id(row.request)] = out.get(id(row.request), 0) + 1
+        for request in self._table.requests.values():
+            assert out.get(id(request), 0) == request.steps_out, "steps on their way are miscounted"
 
     def statistics(self) -> SchedulerStatistics:
         """Gauges and counters of this moment."""
+        table = self._table
         return SchedulerStatistics(
-            num_running=len(self._running),
-            num_waiting=len(self._requests) - len(self._running),
+            num_running=len(table.running),
+            num_waiting=len(table.requests) - len(table.running),
+            num_on_probation=len(table.suspects),
+            num_queued_tokens=table.admission.num_tokens,
             steps_in_flight=len(self._in_flight),
             num_steps=self._steps,
             num_tokens_computed=self._computed,
             num_tokens_generated=self._generated,
-            num_preemptions=self._preempted,
+            num_preemptions=table.num_preempted,
             num_late_tokens=self._late,
             num_failed_steps=self._failed,
-        )
-
-    # -- requests come and go ---------------------------------------------------------------------
-
-    def _submit(self, message: Submit) -> None:
-        tokens = unpack(message.prompt)
-        limits = message.limits
-        assert limits.max_tokens is not None, "the Renderer sets max_tokens"
-        assert message.request not in self._requests, f"request {message.request} is submitted twice"
-        request = Request(
-            message.request, tokens, len(tokens), message.sampling, limits, limits.max_tokens, self._arrivals
-        )
-        self._arrivals += 1
-        self._requests[request.id] = request
-        if limits.grammar is None:
-            self._waiting.push(request)
-        else:
-            request.status = Status.GRAMMAR
-            self._said.others.append(Compile(request.id, limits.grammar))
-
-    def _abort(self, id_: int) -> None:
-        """End it, unless it has ended; one whose grammar compiles ends when Grammar has answered."""
-        request = self._requests.get(id_)
-        if request is None:
-            return
-        if request.status is Status.GRAMMAR:
-            request.aborted = True
-        else:
-            self._end(request, "abort")
-
-    def _grammar_ready(self, id_: int, fault: Fault | None) -> None:
-        request = self._requests[id_]
-        if request.aborted:
-            self._end(request, "abort")
-        elif fault is not None:
-            self._end(request, "error", fault=fault)
-        else:
-            request.status = Status.WAITING
-            self._waiting.push(request)
-
-    def _end(
-        self, request: Request, reason: str, *, stop_token: int | None = None, fault: Fault | None = None
-    ) -> None:
-        del self._requests[request.id]
-        was, request.status = request.status, Status.ENDED
-        if was is Status.RUNNING:
-            self._running.remove(request)
-        elif was is Status.WAITING:
-            self._waiting.ended()
-        if request.in_batch:
-            self._leaving.append(request.id)
-        if request.num_told:
-            self._said.released.append(request)
-        if request.limits.grammar is not None:
-            self._said.others.append(Drop(request.id))
-        self._said.endings.append(Ending(request.id, reason, stop_token, fault))
-
-    def _release(self, released: list[Request]) -> Release:
-        news = [request.tokens[request.num_told :] for request in released]
-        return Release(
-            pack_ids(request.id for request in released),
-            pack(request.num_computed for request in released),
-            pack(map(len, news)),
-            pack(token for new in news for token in new),
+            num_timeouts=table.num_timeouts,
+            num_refused=table.admission.num_refused,
         )
 
     # -- plan -------------------------------------------------------------------------------------
@@ -282,38 +199,28 @@ class Scheduler:
         What it refuses now it would refuse again: the next question waits until something has changed.
         """
         self._changed = False
-        self._running.sort(key=self._policy.key)
-        running = [request for request in self._running if request.debt > 0]
+        self._table.running.sort(key=self._table.order)
+        running = [request for request in self._table.running if request.debt > 0]
         left = self._budget - sum(min(request.debt, self._max_chunk) for request in running)
-        self._offered = self._offer() if left > 0 else []
-        wants = running + self._offered
-        if not wants:
+        if self._table.suspects:
+            self._offered = self._offer_suspect()
+        else:
+            self._offered = self._offer() if left > 0 else []
+        if not running and not self._offered:
             return None
         self._step += 1
         self._reserving = True
-        news = [request.tokens[request.num_told :] for request in wants]
-        for request in wants:
-            request.num_told = len(request.tokens)
-        return Reserve(
-            self._step,
-            self._epoch,
-            self._budget,
-            len(running),
-            not self._in_flight,
-            pack_ids(request.id for request in wants),
-            pack(request.num_computed for request in wants),
-            pack(request.num_scheduled for request in wants),
-            pack(request.debt for request in wants),
-            pack(map(len, news)),
-            pack(token for new in news for token in new),
-        )
+        in_flight = bool(self._in_flight)
+        return reserve(self._step, self._epoch, self._budget, running, self._offered, in_flight)
 
     def _offer(self) -> list[Request]:
         """The first of the waiting: no more than there are seats, and than the pool can take in a turn."""
         offered: list[Request] = []
         news = 0
-        while len(self._running) + len(offered) < self._max_num_seqs and news < OFFER * self._budget:
-            request = self._waiting.take()
+        table = self._table
+        table.waiting.start()
+        while len(table.running) + len(offered) < self._max_num_seqs and news < OFFER * self._budget:
+            request = table.waiting.take()
             if request is None:
                 break
             request.status = Status.OFFERED
@@ -321,12 +228,20 @@ class Scheduler:
             offered.append(request)
         return offered
 
+    def _offer_suspect(self) -> list[Request]:
+        """The first request on probation, unless it runs already: nobody else does meanwhile."""
+        suspect = self._table.suspects[0]
+        if suspect.status is not Status.SUSPECT or not suspect.ready:
+            return []
+        suspect.status = Status.OFFERED
+        return [suspect]
+
     def _flush(self) -> RunStep | None:
         """With nothing left to compute: an empty step, so that the workers forget who has ended."""
-        if self._requests or self._in_flight or not self._leaving:
+        if self._table.requests or self._in_flight or not self._table.leaving:
             return None
         self._step += 1
-        return self._run(self._step, [], [], b"", b"")
+        return self._run(self._step, Step())
 
     def _reserved(self, message: Reserved) -> None:
         self._reserving = False
@@ -339,59 +254,44 @@ class Scheduler:
             self._grant(message)
         for request in self._offered:
             if request.status is Status.OFFERED:
-                request.status = Status.WAITING
-                self._waiting.push(request)
+                self._table.wait_again(request)
         self._offered = []
 
     def _refuse(self, id_: int) -> None:
-        request = self._requests.get(id_)
+        request = self._table.requests.get(id_)
         if request is not None:
             fault = Fault("RequestFailed", "the KV cache is too small for this request alone")
-            self._end(request, "error", fault=fault)
+            self._table.end(request, "error", fault=fault)
 
     def _preempt(self, id_: int) -> None:
-        request = self._requests.get(id_)
-        if request is None:
-            return
-        self._preempted += 1
-        self._running.remove(request)
-        self._send_back(request)
-
-    def _send_back(self, request: Request) -> None:
-        if request.in_batch:
-            self._leaving.append(request.id)
-        request.restart()
-        self._waiting.push(request)
+        request = self._table.requests.get(id_)
+        if request is not None:
+            self._table.send_back(request)
 
     def _grant(self, message: Reserved) -> None:
         """Make a step of the grants; those whose request has ended meanwhile are skipped."""
-        rows: list[Row] = []
-        new: list[NewRow] = []
-        blocks: list[int] = []
-        counts: list[int] = []
-        all_blocks, at = unpack(message.blocks), 0
+        step = Step()
+        blocks, at = unpack(message.blocks), 0
         columns = (message.num_cached, message.num_tokens, message.num_blocks)
         for id_, cached, count, num_blocks in zip(
             unpack_ids(message.requests), *map(unpack, columns), strict=True
         ):
-            granted = all_blocks[at : at + num_blocks]
+            granted = blocks[at : at + num_blocks]
             at += num_blocks
-            request = self._requests.get(id_)
+            request = self._table.requests.get(id_)
             if request is None:
                 continue
             if not request.in_batch:
                 request.num_scheduled = request.num_computed = cached
-                new.append(self._join(request))
-            rows.append(self._schedule(request, count))
-            blocks += granted
-            counts.append(len(granted))
-        if rows:
-            self._said.others.append(self._run(message.step, rows, new, pack(counts), pack(blocks)))
+                step.new.append(self._join(request))
+            step.rows.append(self._schedule(request, count))
+            step.num_blocks.append(num_blocks)
+            step.blocks += granted
+        if step.rows:
+            self._table.said.others.append(self._run(message.step, step))
 
     def _join(self, request: Request) -> NewRow:
-        request.status = Status.RUNNING
-        request.in_batch = True
-        self._running.append(request)
+        self._table.join(request)
         return NewRow(request.id, pack(request.tokens), request.num_computed, request.sampling)
 
     def _schedule(self, request: Request, count: int) -> Row:
@@ -401,23 +301,11 @@ class Scheduler:
         request.num_pending += samples
         return Row(request, count, samples, request.life)
 
-    def _run(
-        self, step: int, rows: list[Row], new: list[NewRow], num_blocks: bytes, blocks: bytes
-    ) -> RunStep:
-        leaving, self._leaving = self._leaving, []
-        self._in_flight.append((step, rows))
+    def _run(self, number: int, step: Step) -> RunStep:
+        leaving, self._table.leaving = self._table.leaving, []
+        self._in_flight.append((number, step.rows))
         self._steps += 1
-        return RunStep(
-            step,
-            self._epoch,
-            tuple(new),
-            pack_ids(row.request.id for row in rows),
-            pack(row.num_tokens for row in rows),
-            bytes(row.samples for row in rows),
-            num_blocks,
-            blocks,
-            pack_ids(leaving),
-        )
+        return step.message(number, self._epoch, leaving)
 
     # -- steps come back --------------------------------------------------------------------------
 
@@ -443,33 +331,35 @@ class Scheduler:
                 self._accept(request, token)
 
     def _accept(self, request: Request, token: int) -> None:
-        """A token is final: keep it, tell it, and end the request if it says so."""
-        request.tokens.append(token)
+        """A token is final: tell it, and end the request if it says so."""
         self._generated += 1
-        self._said.requests.append(request.id)
-        self._said.tokens.append(token)
+        self._table.accept(request, token)
         if token in self._eos and not request.limits.ignore_eos:
-            self._end(request, "stop")
+            self._table.end(request, "stop")
         elif token in request.limits.stop_token_ids:
-            self._end(request, "stop", stop_token=token)
+            self._table.end(request, "stop", stop_token=token)
         elif request.num_output >= request.max_tokens:
-            self._end(request, "length")
+            self._table.end(request, "length")
+        else:
+            self._table.acquit(request)
 
     def _step_has_failed(self, message: StepFailed) -> None:
-        """Fail the requests of that step; plan all others again from their tokens."""
+        """Plan everyone again from their tokens; who was alone in the step is the guilty one.
+
+        A first crash may have been an accident. Whoever was there at a second one is on probation: it runs
+        alone until it is a token past that point, so that the next crash names the guilty one.
+        """
         self._failed += 1
-        guilty = [row.request for step, rows in self._in_flight if step == message.step for row in rows]
+        present = [row.request for step, rows in self._in_flight if step == message.step for row in rows]
+        present = [request for request in present if request.status is not Status.ENDED]
         self._in_flight.clear()
         self._epoch += 1
-        self._said.others.append(ResetPool(self._epoch))
-        for request in guilty:
-            if request.status is not Status.ENDED:
-                self._end(request, "error", fault=message.fault)
-        self._said.released.clear()
-        for request in self._requests.values():
-            request.num_pending = request.steps_out = request.num_told = 0
-        for request in self._running:
-            request.restart()
-            self._waiting.push(request)
-        self._running.clear()
-        self._leaving.clear()
+        self._table.restart_all()
+        self._table.said.others.append(ResetPool(self._epoch))
+        if len(present) == 1:
+            self._table.end(present[0], "error", fault=message.fault)
+        else:
+            for request in present:
+                request.num_crashes += 1
+                if request.num_crashes >= CRASHES:
+                    self._table.suspect(request)

@@ -223,6 +223,8 @@ def _cores(
             steps_in_flight=config.steps_in_flight,
             step_window=limits.texts,
             max_chunk=config.long_prefill_token_threshold,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            max_num_queued_tokens=config.max_num_queued_tokens,
         ),
         "kvpool": KVPool(
             device.num_blocks,

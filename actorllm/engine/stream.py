@@ -111,7 +111,7 @@ class Stream:
 
 def _error(cell: Cell) -> ActorLLMError | None:
     if cell.fault is not None:
-        return rebuild(cell.fault.kind, cell.fault.message, cell.fault.param)
+        return rebuild(cell.fault.kind, cell.fault.message, cell.fault.param, cell.fault.retry_after)
     if cell.error is not None and cell.finish_reason is None:
         error = type(cell.error)(str(cell.error))
         error.__cause__ = cell.error.__cause__

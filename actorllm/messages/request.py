@@ -10,6 +10,7 @@ class Fault:
     kind: str
     message: str
     param: str | None = None
+    retry_after: float | None = None
 
 
 @message(2)
@@ -56,6 +57,21 @@ class Limits:
     grammar: str | None = None
 
 
+@message(22)
+class Terms:
+    """On whose behalf and how soon. A lower `priority` is served sooner.
+
+    Seconds from the Submit, after which the request ends with `timeout`: `queue_timeout` unless it has
+    begun to run, `ttft_timeout` unless it has a token, `timeout` in any case.
+    """
+
+    priority: int = 0
+    tenant: str = ""
+    queue_timeout: float | None = None
+    ttft_timeout: float | None = None
+    timeout: float | None = None
+
+
 @message(7)
 class TextRules:
     """How the Detokenizer makes text of tokens, and which strings end it."""
@@ -74,6 +90,7 @@ class Question:
     sampling: Sampling
     limits: Limits
     text: TextRules
+    terms: Terms = Terms()
 
 
 @message(9)
@@ -143,11 +160,12 @@ class Submit:
     prompt: bytes
     sampling: Sampling
     limits: Limits
+    terms: Terms = Terms()
 
 
 @message(17)
 class Ending:
-    """How a request ended. `finish_reason` is stop, length, abort or error."""
+    """How a request ended. `finish_reason` is stop, length, abort, timeout or error."""
 
     request: int
     finish_reason: str

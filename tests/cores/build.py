@@ -8,7 +8,7 @@ from random import Random
 
 from actorllm.config import EngineConfig
 from actorllm.cores.kvpool import KVPool
-from actorllm.cores.policy import Fcfs
+from actorllm.cores.policy import Fcfs, Policy
 from actorllm.cores.scheduler import Scheduler
 from actorllm.messages import (
     Abort,
@@ -172,15 +172,20 @@ def scheduler(
     window: int = 100,
     max_chunk: int = 0,
     eos: Iterable[int] = (),
+    policy: Policy | None = None,
+    max_num_queued_reqs: int | None = None,
+    max_num_queued_tokens: int | None = None,
 ) -> Scheduler:
     return Scheduler(
-        policy=Fcfs(),
+        policy=policy or Fcfs(),
         eos_token_ids=frozenset(eos),
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         steps_in_flight=in_flight,
         step_window=window,
         max_chunk=max_chunk,
+        max_num_queued_reqs=max_num_queued_reqs,
+        max_num_queued_tokens=max_num_queued_tokens,
     )
 
 

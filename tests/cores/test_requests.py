@@ -21,7 +21,7 @@ def queue(*requests: Request) -> WaitingQueue:
 
 def end(waiting: WaitingQueue, ended: Request) -> None:
     ended.status = Status.ENDED
-    waiting.ended()
+    waiting.ended(ended)
 
 
 def arrivals(requests: list[Request]) -> list[int]:

@@ -3,11 +3,17 @@
 import random
 from typing import Any
 
-from actorllm import EngineConfig, SamplingParams
-from actorllm.messages import Sampling
-from actorllm.model.hash import naive_tokens
+from actorllm import EngineConfig, Parts, SamplingParams
+from actorllm.actors.worker import Runner
+from actorllm.checkpoint import Checkpoint
+from actorllm.cores.policy import Policy, Rankable
+from actorllm.messages import RunStep, Sampling, pack
+from actorllm.model.hash import HashRunner, naive_tokens
 
 END = frozenset({256})
+
+POISON = 258
+"""A token that the failing model cannot take at the start of a prompt."""
 
 
 def config(**changes: Any) -> EngineConfig:
@@ -45,3 +51,34 @@ def expected(prompt: list[int], params: SamplingParams) -> list[int]:
 def text(tokens: list[int]) -> str:
     """The text of the HashModel's tokens, as it is shown."""
     return bytes(token for token in tokens if token < 256).decode(errors="replace")
+
+
+class Fails(HashRunner):
+    """A model that raises in the first steps of some numbers, and whenever it meets a poisoned token."""
+
+    def __init__(self, config: EngineConfig, steps: frozenset[int], poison: int) -> None:
+        super().__init__(config, 4096)
+        self._steps = steps
+        self._poison = pack([poison])
+
+    def execute(self, step: RunStep) -> bytes:
+        poisoned = any(row.tokens.startswith(self._poison) for row in step.new)
+        if step.step in self._steps or poisoned:
+            raise FloatingPointError("the model met a NaN")
+        return super().execute(step)
+
+
+def failing(*steps: int) -> Parts:
+    """Parts of an engine whose model raises in these steps, and for every prompt that begins with POISON."""
+
+    def make(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+        return Fails(config, frozenset(steps), POISON)
+
+    return Parts(open_runner=make)
+
+
+class Crashing(Policy):
+    """A policy with a bug: it takes the Scheduler with it."""
+
+    def key(self, request: Rankable) -> tuple[float, ...]:
+        raise ZeroDivisionError("no order")

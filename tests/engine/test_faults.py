@@ -9,7 +9,6 @@ from actorllm import (
     ConfigError,
     Engine,
     EngineClosed,
-    EngineConfig,
     EngineDied,
     InvalidRequest,
     ModelNotFound,
@@ -17,12 +16,8 @@ from actorllm import (
     RequestFailed,
     SamplingParams,
 )
-from actorllm.actors.worker import Runner
-from actorllm.checkpoint import Checkpoint
-from actorllm.messages import RunStep
-from actorllm.model.hash import HashRunner
 
-from .build import config, expected, prompts
+from .build import POISON, Crashing, config, expected, failing, prompts
 
 pytestmark = pytest.mark.anyio
 
@@ -131,47 +126,38 @@ async def test_the_callers_own_exception_leaves_the_block_as_it_is() -> None:
     assert caught.value is error
 
 
-class FailsOnce(HashRunner):
-    """A model that raises in one step."""
-
-    def __init__(self, config: EngineConfig, step: int) -> None:
-        super().__init__(config, 4096)
-        self._fails = step
-
-    def execute(self, step: RunStep) -> bytes:
-        if step.step == self._fails:
-            raise FloatingPointError("the model met a NaN")
-        return super().execute(step)
-
-
-@pytest.mark.parametrize("step", [1, 4, 9])
-async def test_a_step_that_raises_fails_its_requests_and_the_engine_goes_on(step: int) -> None:
-    def make(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
-        return FailsOnce(config, step)
-
-    failures = []
-    async with Engine(config(max_num_seqs=2), parts=Parts(open_runner=make)) as engine:
+@pytest.mark.parametrize("step", [2, 4, 9])
+async def test_a_step_that_raises_once_costs_nobody_anything(step: int) -> None:
+    async with Engine(config(max_num_seqs=2), parts=failing(step)) as engine:
 
         async def ask(prompt: list[int]) -> None:
-            try:
-                assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
-            except RequestFailed as error:
-                failures.append(str(error))
+            assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
 
         async with anyio.create_task_group() as nursery:
             for prompt in prompts(6):
                 nursery.start_soon(ask, prompt)
         await engine.check()
         assert (await engine.statistics())["scheduler"]["num_failed_steps"] == 1
-    assert 1 <= len(failures) <= 2
-    assert failures[0] == "FloatingPointError: the model met a NaN"
 
 
-class Crashing:
-    """A policy with a bug: it takes the Scheduler with it."""
+@pytest.mark.parametrize("seats", [1, 2, 8])
+async def test_a_request_whose_step_raises_fails_alone(seats: int) -> None:
+    failures = []
+    async with Engine(config(max_num_seqs=seats), parts=failing()) as engine:
 
-    def key(self, request: Any) -> tuple[float, ...]:
-        raise ZeroDivisionError("no order")
+        async def ask(prompt: list[int]) -> None:
+            try:
+                assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
+            except RequestFailed as error:
+                failures.append((prompt[0], str(error)))
+
+        async with anyio.create_task_group() as nursery:
+            for prompt in [*prompts(5), [POISON, 1, 2], *prompts(4, seed=1)]:
+                nursery.start_soon(ask, prompt)
+        await engine.check()
+        crashes = (await engine.statistics())["scheduler"]["num_failed_steps"]
+    assert failures == [(POISON, "FloatingPointError: the model met a NaN")]
+    assert 1 <= crashes <= 3
 
 
 async def test_a_crashed_actor_ends_every_stream_with_its_reason() -> None:

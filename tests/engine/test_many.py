@@ -42,7 +42,7 @@ async def test_half_of_them_vanish_and_the_others_do_not_notice(seed: int) -> No
                     if moment == "cancel":
                         scope.cancel()
 
-    async with Engine(config(num_gpu_blocks_override=40, max_num_queued_reqs=20)) as engine:
+    async with Engine(config(num_gpu_blocks_override=40, max_requests=28)) as engine:
         async with anyio.create_task_group() as nursery:
             for index, prompt in enumerate(asked):
                 stream = engine.generate(prompt, PARAMS)

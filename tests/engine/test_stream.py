@@ -156,7 +156,7 @@ async def test_callers_without_a_seat_wait_and_are_served_in_turn() -> None:
     params = SamplingParams(max_tokens=10, seed=1)
     answers: dict[int, tuple[int, ...]] = {}
     asked = prompts(12)
-    async with Engine(config(max_num_seqs=2, max_num_queued_reqs=1)) as engine:
+    async with Engine(config(max_num_seqs=2, max_requests=3)) as engine:
 
         async def ask(index: int, stream: Stream) -> None:
             answers[index] = (await stream).token_ids

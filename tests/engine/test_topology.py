@@ -51,5 +51,5 @@ def test_a_capacity_is_the_sum_of_the_windows(actor: str, limits: Bounds) -> Non
 
 
 def test_the_bounds_follow_from_the_configuration() -> None:
-    config = EngineConfig(max_num_seqs=7, max_num_queued_reqs=5, steps_in_flight=1)
+    config = EngineConfig(max_requests=12, steps_in_flight=1)
     assert bounds(config) == Bounds(requests=12, steps=1)

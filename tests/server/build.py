@@ -83,28 +83,6 @@ class Gated(HashRunner):
         return super().execute(step)
 
 
-class Failing(HashRunner):
-    """A model that raises in one step."""
-
-    def __init__(self, config: EngineConfig, step: int) -> None:
-        super().__init__(config, 4096)
-        self._fails = step
-
-    def execute(self, step: RunStep) -> bytes:
-        if step.step == self._fails:
-            raise FloatingPointError("the model met a NaN")
-        return super().execute(step)
-
-
-def failing_at(step: int) -> Parts:
-    """Parts of an engine whose model raises in this step."""
-
-    def make(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
-        return Failing(config, step)
-
-    return Parts(open_runner=make)
-
-
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """No statistics."""

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from actorllm import Engine, EngineDied, Parts
 from actorllm.server.app import create_app
 
+from ..engine.build import Crashing, failing
 from .build import (
     CHAT,
     COMPLETIONS,
@@ -17,7 +18,6 @@ from .build import (
     answer,
     client_of,
     error,
-    failing_at,
     served,
 )
 
@@ -211,7 +211,7 @@ async def test_unknown_paths_and_methods_have_the_same_shape() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_the_engine_cannot_finish_is_a_500(stream: bool) -> None:
-    async with served(failing_at(1)) as (_, client):
+    async with served(failing(1)) as (_, client):
         request = {"prompt": "abc", "temperature": 0, "stream": stream}
         failed = await client.post(COMPLETIONS, json=request)
         good = await client.post(COMPLETIONS, json=request | {"stream": False})
@@ -222,13 +222,6 @@ async def test_a_request_that_the_engine_cannot_finish_is_a_500(stream: bool) ->
         "code": 500,
     }
     assert good.json()["choices"][0]["text"] == answer([*b"abc"], 16, temperature=0)
-
-
-class Crashing:
-    """A policy with a bug: it takes the Scheduler with it."""
-
-    def key(self, request: Any) -> tuple[float, ...]:
-        raise ZeroDivisionError("no order")
 
 
 async def test_an_engine_that_died_says_why_and_is_not_healthy() -> None:

@@ -16,6 +16,7 @@ from actorllm.messages import Abort, Tokens
 from actorllm.server.app import create_app
 from actorllm.server.sse import dumps, gather, while_connected
 
+from ..engine.build import failing
 from .build import (
     CHAT,
     COMPLETIONS,
@@ -28,7 +29,6 @@ from .build import (
     answer,
     client_of,
     events,
-    failing_at,
     served,
 )
 
@@ -42,7 +42,7 @@ def test_json_is_compact_utf_8() -> None:
 
 
 async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event() -> None:
-    async with served(failing_at(6)) as (_, client):
+    async with served(failing(*range(6, 60))) as (_, client):
         response = await client.post(CHAT, json={"messages": HELLO, **LONG, "stream": True})
     found = events(response)
     assert response.status_code == 200
@@ -61,7 +61,7 @@ async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event() -> 
 
 
 async def test_one_failing_choice_ends_the_stream_for_all() -> None:
-    async with served(failing_at(6)) as (_, client):
+    async with served(failing(*range(6, 60))) as (_, client):
         request = {"prompt": ["abc", "xyz"], **LONG, "stream": True}
         found = events(await client.post(COMPLETIONS, json=request))
     assert found.pop()["error"]["code"] == 500

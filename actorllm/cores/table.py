@@ -1,0 +1,227 @@
+"""The Scheduler's table: who is known, where each request stands, and how each one ends."""
+
+from typing import assert_never
+
+from ..messages import Abort, Compile, Drop, Ending, Fault, GrammarReady, Submit, unpack
+from .admission import Admission
+from .plan import Said
+from .policy import Policy
+from .requests import Request, Status, WaitingQueue
+from .timeouts import Timeouts
+
+
+class Table:
+    """Every open request stands in exactly one place: arrived, grammar, waiting, suspect, offered or running.
+
+    `said` collects what the places have to say; `leaving` the rows that the workers are to forget.
+    """
+
+    def __init__(self, policy: Policy, admission: Admission) -> None:
+        self._policy = policy
+        self._arrived: list[Request] = []
+        self._arrivals = 0
+        self.admission = admission
+        self.timeouts = Timeouts()
+        self.requests: dict[int, Request] = {}
+        self.waiting = WaitingQueue(policy)
+        self.running: list[Request] = []
+        self.suspects: list[Request] = []
+        self.leaving: list[int] = []
+        self.said = Said()
+        self.num_preempted = 0
+        self.num_timeouts = 0
+
+    def feed(self, message: Submit | Abort | GrammarReady) -> None:
+        """Absorb what is said of a request."""
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort(request):
+                if request in self.requests:
+                    self._finish(self.requests[request], "abort")
+            case GrammarReady(request, fault):
+                self._grammar_ready(self.requests[request], fault)
+            case _:
+                assert_never(message)
+
+    def tick(self, now: float) -> bool:
+        """Let those in that have come this turn, and end those that are late; whether any was."""
+        arrived, self._arrived = self._arrived, []
+        for request in arrived:
+            if request.status is Status.ARRIVED:
+                self._admit(request, now)
+        before = self.num_timeouts
+        while (late := self.timeouts.due(now)) is not None:
+            self.num_timeouts += 1
+            self._finish(late, "timeout")
+        return self.num_timeouts > before
+
+    def order(self, request: Request) -> tuple[float, ...]:
+        """Where it stands among the running: the last is preempted first."""
+        return (self._policy.level(self._policy.group(request)), *self._policy.key(request), request.arrival)
+
+    def join(self, request: Request) -> None:
+        """It runs now."""
+        if not request.has_run:
+            request.has_run = True
+            self.admission.leave(request)
+            self._policy.serve(request, request.num_prompt)
+        request.status = Status.RUNNING
+        request.in_batch = True
+        self.running.append(request)
+
+    def send_back(self, request: Request) -> None:
+        """It runs no more: its KV is forgotten, and it waits where it belongs."""
+        self.num_preempted += 1
+        self.running.remove(request)
+        self._restart(request)
+
+    def wait_again(self, request: Request) -> None:
+        """Put it among the suspects or into the queue."""
+        if request in self.suspects:
+            request.status = Status.SUSPECT
+        else:
+            request.status = Status.WAITING
+            self.waiting.push(request)
+
+    def restart_all(self) -> None:
+        """Forget all KV and every step on its way; the workers have forgotten their rows already."""
+        for request in self.requests.values():
+            request.num_pending = request.steps_out = request.num_told = 0
+        running, self.running = self.running, []
+        for request in running:
+            self._restart(request)
+        self.leaving.clear()
+        self.said.released.clear()
+
+    def suspect(self, request: Request) -> None:
+        """Put it on probation: it runs alone until it is a token further than now."""
+        request.alone_until = len(request.tokens) + 1
+        if request.status is Status.WAITING:
+            self.waiting.remove(request)
+            request.status = Status.SUSPECT
+        if request not in self.suspects:
+            self.suspects.append(request)
+
+    def acquit(self, request: Request) -> None:
+        """One on probation that got past the point of the crash is a suspect no more."""
+        if request in self.suspects and not request.on_probation:
+            self.suspects.remove(request)
+
+    def clear_the_stage(self) -> None:
+        """Before a suspect runs: those that run wait until all suspects have done so alone."""
+        for request in [each for each in self.running if each is not self.suspects[0]]:
+            self.send_back(request)
+            self.said.released.append(request)
+
+    def accept(self, request: Request, token: int) -> None:
+        """A token is final: keep it and tell it."""
+        request.tokens.append(token)
+        self._policy.serve(request, 1)
+        self.said.requests.append(request.id)
+        self.said.tokens.append(token)
+
+    def share_seats(self) -> None:
+        """Send back the last of the running, if its group has several seats and one waits whose has none."""
+        seats: dict[str, int] = {}
+        for request in self.running:
+            group = self._policy.group(request)
+            seats[group] = seats.get(group, 0) + 1
+        victim = max(self.running, key=self.order)
+        if seats[self._policy.group(victim)] > 1 and self.waiting.has_other_than(seats):
+            self.send_back(victim)
+            self.said.released.append(victim)
+
+    def end(
+        self, request: Request, reason: str, *, stop_token: int | None = None, fault: Fault | None = None
+    ) -> None:
+        """End it, wherever it stands, and say so to everyone who knows of it."""
+        del self.requests[request.id]
+        was, request.status = request.status, Status.ENDED
+        if was is Status.RUNNING:
+            self.running.remove(request)
+        elif was is Status.WAITING:
+            self.waiting.ended(request)
+        if was is not Status.ARRIVED:
+            if not request.has_run:
+                self.admission.leave(request)
+            if request.limits.grammar is not None:
+                self.said.others.append(Drop(request.id))
+        if request in self.suspects:
+            self.suspects.remove(request)
+        if request.in_batch:
+            self.leaving.append(request.id)
+        if request.num_told:
+            self.said.released.append(request)
+        self._policy.leave(request)
+        self.said.endings.append(Ending(request.id, reason, stop_token, fault))
+
+    def check(self) -> None:
+        """Raise AssertionError when a request is in two places or in none."""
+        stands: dict[Status, int] = dict.fromkeys(Status, 0)
+        fresh = 0
+        for request in self.requests.values():
+            request.check()
+            stands[request.status] += 1
+            fresh += not request.has_run and request.status is not Status.ARRIVED
+        assert all(request.status is Status.RUNNING for request in self.running)
+        assert stands[Status.RUNNING] == len(self.running), "the running are miscounted"
+        assert stands[Status.WAITING] == len(self.waiting), "the waiting are miscounted"
+        assert stands[Status.ENDED] == 0, "a request that has ended is still known"
+        assert self.admission.num_requests == fresh, "those that never ran are miscounted"
+
+    def _submit(self, message: Submit) -> None:
+        tokens, limits = unpack(message.prompt), message.limits
+        assert limits.max_tokens is not None, "the Renderer sets max_tokens"
+        assert message.request not in self.requests, f"request {message.request} is submitted twice"
+        request = Request(
+            message.request,
+            tokens,
+            len(tokens),
+            message.sampling,
+            limits,
+            limits.max_tokens,
+            self._arrivals,
+            message.terms,
+            Status.ARRIVED,
+        )
+        self._arrivals += 1
+        self.requests[request.id] = request
+        self._policy.arrive(request)
+        self._arrived.append(request)
+
+    def _admit(self, request: Request, now: float) -> None:
+        fault = self.admission.refusal(request)
+        if fault is not None:
+            self.end(request, "error", fault=fault)
+            return
+        self.admission.enter(request)
+        self.timeouts.add(request, now)
+        if request.terms.timeout is not None:
+            request.due = now + request.terms.timeout
+        if request.limits.grammar is None:
+            self.wait_again(request)
+        else:
+            request.status = Status.GRAMMAR
+            self.said.others.append(Compile(request.id, request.limits.grammar))
+
+    def _grammar_ready(self, request: Request, fault: Fault | None) -> None:
+        if request.verdict is not None:
+            self.end(request, request.verdict)
+        elif fault is not None:
+            self.end(request, "error", fault=fault)
+        else:
+            self.wait_again(request)
+
+    def _finish(self, request: Request, reason: str) -> None:
+        """End it early; one whose grammar compiles ends when Grammar has answered."""
+        if request.status is Status.GRAMMAR:
+            request.verdict = reason
+        else:
+            self.end(request, reason)
+
+    def _restart(self, request: Request) -> None:
+        if request.in_batch:
+            self.leaving.append(request.id)
+        request.restart()
+        self.wait_again(request)
