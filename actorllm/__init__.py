@@ -4,8 +4,9 @@ from .config import EngineConfig
 from .engine.engine import Engine
 from .engine.llm import LLM
 from .engine.outputs import CompletionOutput, RequestOutput
-from .engine.ring import Parts, Tap
+from .engine.parts import Parts
 from .engine.stream import Stream
+from .engine.tap import Tap
 from .errors import (
     ActorLLMError,
     ConfigError,

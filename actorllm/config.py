@@ -32,7 +32,8 @@ class EngineConfig:
     policy                  the order of requests: fcfs, priority, fair (between tenants) or deadline
     steps_in_flight         2 plans a step while the one before still runs
     renderer_num_workers    threads for templates and tokenising
-    num_threads             threads for the model; None: one a core
+    num_threads             torch's threads, for the whole process; None leaves them as they are (one a core);
+                            beside a busy program fewer are faster, since they spin while they wait
     shutdown_timeout        seconds that leaving the engine waits for the step in flight
     verify                  check every core after every turn, and encode and decode every message: slow
     """
@@ -62,44 +63,52 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
-        for name in _POSITIVE:
-            _at_least(name, getattr(self, name), 1)
-        for name in _OPTIONAL:
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
-        if not isinstance(self.model, str) or not self.model:
-            raise ConfigError(f"model must be a name or a path, not {self.model!r}")
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.policy not in POLICIES:
-            raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
-        if self.steps_in_flight not in (1, 2):
-            raise ConfigError(f"steps_in_flight must be 1 or 2, not {self.steps_in_flight!r}")
-        if not 0 <= self.watermark < 1:
+        for name, (types, low) in _NUMBERS.items():
+            _check_number(name, getattr(self, name), types, low)
+        for name in ("model", "served_model_name"):
+            value = getattr(self, name)
+            if not ((isinstance(value, str) and value) or (value is None and name != "model")):
+                raise ConfigError(f"{name} must be a name, not {value!r}")
+        for name in ("enable_prefix_caching", "verify"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        for name, choices in (("dtype", DTYPES), ("policy", POLICIES), ("steps_in_flight", (1, 2))):
+            if getattr(self, name) not in choices:
+                listed = ", ".join(map(str, choices))
+                raise ConfigError(f"{name} must be one of {listed}, not {getattr(self, name)!r}")
+        if not self.watermark < 1:
             raise ConfigError(f"watermark must be in [0, 1), not {self.watermark!r}")
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority", "fair", "deadline")
 
-_POSITIVE = (
-    "block_size",
-    "kv_cache_memory_bytes",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_requests",
-    "renderer_num_workers",
-)
-_OPTIONAL = (
-    "max_model_len",
-    "num_gpu_blocks_override",
-    "num_threads",
-    "max_num_queued_reqs",
-    "max_num_queued_tokens",
-)
+_WHOLE: tuple[type, ...] = (int,)
+_REAL: tuple[type, ...] = (int, float)
+_MAYBE: tuple[type, ...] = (int, type(None))
+_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
+    "seed": (_MAYBE, 0),
+    "max_model_len": (_MAYBE, 1),
+    "block_size": (_WHOLE, 1),
+    "num_gpu_blocks_override": (_MAYBE, 1),
+    "kv_cache_memory_bytes": (_WHOLE, 1),
+    "watermark": (_REAL, 0),
+    "max_num_batched_tokens": (_WHOLE, 1),
+    "max_num_seqs": (_WHOLE, 1),
+    "max_requests": (_WHOLE, 1),
+    "max_num_queued_reqs": (_MAYBE, 1),
+    "max_num_queued_tokens": (_MAYBE, 1),
+    "long_prefill_token_threshold": (_WHOLE, 0),
+    "renderer_num_workers": (_WHOLE, 1),
+    "num_threads": (_MAYBE, 1),
+    "shutdown_timeout": (_REAL, 0),
+}
+"""Of each number: its types, and the least that it may be."""
 
 
-def _at_least(name: str, value: Any, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"{name} must be an integer of at least {low}, not {value!r}")
+def _check_number(name: str, value: Any, types: tuple[type, ...], low: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, types):
+        kind = "a number" if float in types else "an integer or None" if types == _MAYBE else "an integer"
+        raise ConfigError(f"{name} must be {kind}, not {value!r}")
+    if isinstance(value, int | float) and not low <= value < float("inf"):
+        raise ConfigError(f"{name} must be at least {low:g}, not {value!r}")

@@ -114,7 +114,7 @@ def test_a_question_that_is_too_long_does_not_end_the_conversation(
         (["generate", "hash", "-p", "a", "--temperature", "7"], 2, "temperature must be in [0, 2], not 7.0"),
         (["generate", "hash", "-p", "a", "--dtype", "int3"], 2, "dtype must be one of auto"),
         (["generate", "hash", "-p", ""], 2, "the prompt is empty"),
-        (["chat", "hash", "-p", "a", "--block-size", "0"], 2, "block_size must be an integer of at least 1"),
+        (["chat", "hash", "-p", "a", "--block-size", "0"], 2, "block_size must be at least 1, not 0"),
         (["serve", "./no-such-model", "--port", "0"], 1, "no-such-model"),
         (["generate", "./no-such-model", "-p", "a"], 1, "no-such-model"),
     ],

@@ -1,6 +1,8 @@
 """Heavy work on threads: what a core's Job becomes, and how its JobDone comes back."""
 
 import threading
+import traceback
+import warnings
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -11,33 +13,40 @@ from anyio.lowlevel import current_token
 
 from ..errors import InvalidRequest
 from ..messages import Fault, Job, JobDone
-from ..wire.mailbox import Port
 
 Work = Callable[[Any], Any]
 """Does one job's work on a thread: takes `Job.work`, returns `JobDone.value`, or raises."""
 
 
+Deliver = Callable[[JobDone], None]
+"""Puts a job's result into the inbox of the core that asked; runs in the event loop, and never raises."""
+
+ORIGIN_LIMIT = 4000
+"""Characters of a traceback that travel with a fault."""
+
+
 def box(error: BaseException) -> Fault:
-    """An exception as a message."""
+    """An exception as a message, with its traceback."""
     param = error.param if isinstance(error, InvalidRequest) else None
-    return Fault(type(error).__name__, str(error), param)
+    origin = "".join(traceback.format_exception(error))[-ORIGIN_LIMIT:]
+    return Fault(type(error).__name__, str(error), param, origin=origin)
 
 
 def do(work: Work, job: Job) -> JobDone:
-    """Run the job here and now; an exception becomes a fault."""
+    """Run the job here and now; whatever it raises becomes a fault."""
     try:
         return JobDone(job.id, work(job.work))
-    except Exception as error:
+    except BaseException as error:  # a panic of a library must not take the thread with it
         return JobDone(job.id, fault=box(error))
 
 
 class PooledJobs:
-    """Independent jobs, up to `limit` at once, on anyio's worker threads."""
+    """Independent jobs, up to `limit` at once, on anyio's worker threads; a cancelled one is abandoned."""
 
-    def __init__(self, work: Work, nursery: anyio.abc.TaskGroup, inbox: Port[JobDone], limit: int) -> None:
+    def __init__(self, work: Work, nursery: anyio.abc.TaskGroup, deliver: Deliver, limit: int) -> None:
         self._work = work
         self._nursery = nursery
-        self._inbox = inbox
+        self._deliver = deliver
         self._limiter = anyio.CapacityLimiter(limit)
 
     def start(self, job: Job) -> None:
@@ -45,8 +54,10 @@ class PooledJobs:
         self._nursery.start_soon(self._run, job)
 
     async def _run(self, job: Job) -> None:
-        done = await anyio.to_thread.run_sync(do, self._work, job, limiter=self._limiter)
-        deliver(done, self._inbox)
+        done = await anyio.to_thread.run_sync(
+            do, self._work, job, limiter=self._limiter, abandon_on_cancel=True
+        )
+        self._deliver(done)
 
 
 class DeviceThread:
@@ -56,21 +67,29 @@ class DeviceThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._post = poster()
+        self._closing = False
 
     def __enter__(self) -> "DeviceThread":
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._queue.put(None)
+        self._closing = True
+        self._queue.put(lambda: None)
 
     async def join(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the thread's end, even in a cancelled scope."""
+        """Wait up to `timeout` seconds for the thread's end, even in a cancelled scope.
+
+        Warns with ResourceWarning when its job is still not done: the thread ends after it.
+        """
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._thread.join, timeout)
+            await anyio.to_thread.run_sync(self._thread.join, timeout, limiter=anyio.CapacityLimiter(1))
+        if self._thread.is_alive():
+            text = f"{self._thread.name} is still at work {timeout:g} s after the engine was left"
+            warnings.warn(text, ResourceWarning, stacklevel=2)
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run `function` on the thread and return what it returns."""
@@ -90,18 +109,18 @@ class DeviceThread:
             raise outcome[1]
         return outcome[1]
 
-    def start(self, work: Work, job: Job, inbox: Port[JobDone]) -> None:
-        """Queue the job; its JobDone is sent to `inbox` from the event loop."""
+    def start(self, work: Work, job: Job, deliver: Deliver) -> None:
+        """Queue the job; its JobDone is delivered from the event loop."""
 
         def run() -> None:
             done = do(work, job)
-            self._post(lambda: deliver(done, inbox))
+            self._post(lambda: deliver(done))
 
         self._queue.put(run)
 
     def _loop(self) -> None:
-        while (run := self._queue.get()) is not None:
-            run()
+        while not self._closing:
+            self._queue.get()()
 
 
 def poster() -> Callable[[Callable[[], object]], None]:
@@ -119,11 +138,3 @@ def poster() -> Callable[[Callable[[], object]], None]:
             return
 
     return post_unless_gone
-
-
-def deliver(done: JobDone, inbox: Port[JobDone]) -> None:
-    """Put the result into the core's inbox, unless the actor has ended."""
-    try:
-        inbox.send_nowait(done)
-    except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-        return

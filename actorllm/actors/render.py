@@ -1,6 +1,7 @@
 """The Renderer's heavy work: chat template and tokenizer."""
 
 import json
+from typing import assert_never
 
 from ..checkpoint import Checkpoint
 from ..messages import Conversation, Render, Rendered, TextPrompt, TokenPrompt, pack
@@ -15,6 +16,8 @@ def render(checkpoint: Checkpoint, work: Render) -> Rendered:
         case Conversation(messages, add_generation_prompt):
             text = tokenizer.render_chat(json.loads(messages), add_generation_prompt=add_generation_prompt)
             tokens = tokenizer.encode(text, add_special_tokens=False)
-        case TokenPrompt(column):
-            return Rendered(work.request, column)
+        case TokenPrompt():
+            raise AssertionError("a prompt that is tokens already needs no job")
+        case _ as prompt:
+            assert_never(prompt)
     return Rendered(work.request, pack(tokens))

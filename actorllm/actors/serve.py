@@ -33,7 +33,7 @@ async def serve(
             return
         if message is not None:
             core.feed(message)
-            drain(core, inbox)
+        drain(core, inbox)
         for out in core.poll(clock()):
             send(out)
         if after_turn is not None:

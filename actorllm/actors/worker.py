@@ -7,9 +7,8 @@ from typing import Protocol
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..errors import RequestFailed
-from ..messages import Job, JobDone, RunStep, Sampled
-from ..wire.mailbox import Port
-from .jobs import DeviceThread, Work
+from ..messages import Job, RunStep, Sampled
+from .jobs import Deliver, DeviceThread, Work
 
 
 class Runner(Protocol):
@@ -48,8 +47,8 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
 class Thread(Protocol):
     """Where a device's jobs run, one after the other, in the order that they came."""
 
-    def start(self, work: Work, job: Job, inbox: Port[JobDone], /) -> None:
-        """Queue the job; its JobDone will be in `inbox`."""
+    def start(self, work: Work, job: Job, deliver: Deliver, /) -> None:
+        """Queue the job; its JobDone will be delivered."""
 
 
 class Device:
@@ -63,9 +62,9 @@ class Device:
         self._epoch = 0
         self._failed_epoch = -1
 
-    def start(self, job: Job, inbox: Port[JobDone]) -> None:
-        """Queue a step; its JobDone will be in `inbox`."""
-        self._thread.start(self._run, job, inbox)
+    def start(self, job: Job, deliver: Deliver) -> None:
+        """Queue a step; its JobDone is delivered from the event loop."""
+        self._thread.start(self._run, job, deliver)
 
     def _run(self, step: RunStep) -> Sampled:
         if step.epoch <= self._failed_epoch:

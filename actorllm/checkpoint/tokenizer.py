@@ -61,6 +61,10 @@ class Tokenizer:
         """One more than the highest id that may come: the length of `pieces`."""
         return len(self.pieces)
 
+    def load(self) -> None:
+        """Make now what is made at first use. Raises UnsupportedModel for unknown decoders."""
+        _ = self.pieces, self.special_ids
+
     @property
     def pieces(self) -> Sequence[bytes]:
         """The bytes that each token adds to a text, by id. Raises UnsupportedModel for unknown decoders."""

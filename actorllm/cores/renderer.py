@@ -1,5 +1,6 @@
 """Renderer: makes tokens of prompts, holds them to the limits, and submits them."""
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -38,7 +39,10 @@ class RendererStatistics:
 class Renderer:
     """Text and conversations become tokens in jobs; token prompts are only checked."""
 
-    def __init__(self, *, vocab_size: int, max_model_len: int) -> None:
+    def __init__(self, *, vocab_size: int, max_model_len: int, max_requests: int) -> None:
+        """`max_requests` bounds the requests that are open at once."""
+        self._max_requests = max_requests
+        self._refused_ids: OrderedDict[int, None] = OrderedDict()
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._held: dict[int, Render] = {}
@@ -58,6 +62,8 @@ class Renderer:
             case Abort(request):
                 if request in self._held:
                     self._aborted.add(request)
+                elif request in self._refused_ids:
+                    del self._refused_ids[request]
                 else:
                     self._out.append(message)
             case JobDone():
@@ -122,7 +128,15 @@ class Renderer:
         )
 
     def _refuse(self, request: int, fault: Fault) -> None:
+        """End it here, and remember that its Abort has nowhere to go.
+
+        The Frontend hears of refusals in their order and lets no more in than `max_requests`: after so
+        many later ones the Abort has come or never will.
+        """
         self._refused += 1
+        self._refused_ids[request] = None
+        if len(self._refused_ids) > self._max_requests:
+            self._refused_ids.popitem(last=False)
         self._out.append(Failed(request, "error", fault))
 
     def _fault(self, tokens: list[int], limits: Limits) -> Fault | None:

@@ -92,7 +92,7 @@ class Scheduler:
         self._unseen: deque[int] = deque()
         self._reserving = False
         self._changed = False
-        self._epoch = self._step = self._step_done = 0
+        self._epoch = self._step = self._step_done = self._step_told = 0
         self._steps = self._computed = self._generated = self._late = self._failed = 0
 
     def feed(self, message: ToScheduler) -> None:
@@ -124,9 +124,10 @@ class Scheduler:
         if self._may_plan:
             self._set_the_stage()
         said, table.said = table.said, Said()
-        out = said.messages(self._step_done)
         if said.requests:
+            self._step_told = self._step_done
             self._unseen.append(self._step_done)
+        out = said.messages(self._step_told)
         plan = (self._propose() or self._flush()) if self._may_plan else None
         return (*out, plan) if plan is not None else tuple(out)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import assert_never
 
 import anyio
 
@@ -64,7 +65,7 @@ class Cell:
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._event = anyio.Event()
+            self._event = self._event or anyio.Event()
             await self._event.wait()
 
     def wake(self) -> None:
@@ -87,6 +88,8 @@ class Cell:
                 self.tokens += unpack(message.tokens)
                 self.finish_reason, self.stop_reason = message.finish_reason, message.stop_reason
                 self.fault = message.fault
+            case _:
+                assert_never(message)
         self.wake()
         return self.finish_reason is not None
 
@@ -101,7 +104,6 @@ class Door:
         self, seats: int, frontend: Port[Generate | Cancel], post: Callable[[Callable[[], object]], None]
     ) -> None:
         self._seats = anyio.Semaphore(seats)
-        self._num_seats = seats
         self._frontend = frontend
         self._post = post
         self._thread = threading.get_ident()
@@ -138,8 +140,12 @@ class Door:
         self._raise_if_closed()
         self._counter += 1
         cell = Cell(request_id(0, self._counter))
+        try:
+            self._frontend.send_nowait(Generate(cell.request, question))
+        except BaseException:
+            self._seats.release()
+            raise
         self._cells[cell.request] = cell
-        self._frontend.send_nowait(Generate(cell.request, question))
         return cell
 
     def deliver(self, message: ToCaller) -> None:
@@ -169,7 +175,14 @@ class Door:
 
     def _raise_if_closed(self) -> None:
         if self._closed is not None:
-            raise type(self._closed)(str(self._closed)) from self._closed.__cause__
+            raise again(self._closed)
+
+
+def again(error: ActorLLMError) -> ActorLLMError:
+    """The same error for one more reader, so that each raises one with a traceback of its own."""
+    copy = type(error)(str(error))
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def not_open() -> EngineClosed:

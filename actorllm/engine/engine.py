@@ -10,16 +10,18 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 
 from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
-from ..errors import ActorLLMError, EngineDied, InvalidRequest
+from ..errors import ActorLLMError, EngineDied, InvalidRequest, UsageError
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
 from ..params import SamplingParams
 from .door import not_open
 from .outputs import Statistics
-from .ring import Parts, Ring, open_ring
+from .parts import Parts
+from .ring import Ring, open_ring
 from .stream import Stream
 
 Prompt = str | Sequence[int]
@@ -58,7 +60,9 @@ class Engine:
 
     async def __aenter__(self) -> "Engine":
         """Raises ModelError, DownloadFailed or ConfigError when it cannot start."""
-        open_ = partial(open_checkpoint, self.config.model, progress=self._progress)
+        if self._entered is not None:
+            raise UsageError("this engine is open, or was; make another one")
+        open_ = partial(open_checkpoint, self.config.model, progress=self._report)
         checkpoint = await anyio.to_thread.run_sync(open_)
         seed = secrets.randbits(63) if self.config.seed is None else self.config.seed
         ring = await self._stack.enter_async_context(open_ring(self.config, checkpoint, seed, self._parts))
@@ -140,10 +144,16 @@ class Engine:
             for name, core in ring.cores.items()
         }
         for index, port in enumerate(ring.taps):
-            gathered[f"tap-{index}"]["lost"] = port.num_lost
+            gathered[f"tap-{index}"] |= {"lost": port.num_lost, "died": port.died}
         gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
         await anyio.lowlevel.checkpoint()
         return gathered
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        """Pass the progress of a download on; from its thread, so that a cancellation ends it."""
+        anyio.from_thread.check_cancelled()
+        if self._progress is not None:
+            self._progress(what, done, total)
 
     @property
     def _ring(self) -> Ring:
@@ -199,8 +209,7 @@ def _conversation(messages: Any) -> str:
         if not isinstance(message.get("content"), str | None):
             text = f"the content of messages[{index}] must be text, not {message.get('content')!r}"
             raise InvalidRequest(text, "messages")
-        _text(message.get("content") or "", "messages")
     try:
-        return json.dumps([dict(message) for message in messages])
+        return _text(json.dumps([dict(message) for message in messages], ensure_ascii=False), "messages")
     except TypeError as error:
         raise InvalidRequest(f"messages must be JSON: {error}", "messages") from error

@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 from anyio.from_thread import start_blocking_portal
 
+from ..checkpoint import Progress
 from ..config import EngineConfig
-from ..errors import InvalidRequest
+from ..errors import EngineClosed, InvalidRequest
 from ..params import SamplingParams
 from .engine import Engine, Prompt
 from .outputs import RequestOutput
@@ -23,13 +24,20 @@ class LLM:
     Close it with `close()` or a `with` block; otherwise it ends with the interpreter.
     """
 
-    def __init__(self, config: EngineConfig | str | None = None, *, backend: str = "asyncio") -> None:
+    def __init__(
+        self,
+        config: EngineConfig | str | None = None,
+        *,
+        backend: str = "asyncio",
+        progress: Progress | None = None,
+    ) -> None:
         """Start the engine; raises what `Engine.__aenter__` raises. `backend`: asyncio or trio."""
+        self._closed = False
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal(backend, name="actorllm"))
         self._finalizer = weakref.finalize(self, self._stack.close)
         try:
-            entered = self._portal.wrap_async_context_manager(Engine(config))
+            entered = self._portal.wrap_async_context_manager(Engine(config, progress=progress))
             self.engine = self._stack.enter_context(entered)
         except BaseException:
             self.close()
@@ -48,6 +56,7 @@ class LLM:
 
     def close(self) -> None:
         """Stop the engine and its thread. A second call does nothing."""
+        self._closed = True
         self._finalizer()
 
     def generate(
@@ -58,13 +67,14 @@ class LLM:
         """Answer one prompt or many (all at once); the outputs stand in the order of the prompts.
 
         `params` is for all, or a list with one for each. Raises InvalidRequest before anything runs when
-        a prompt or the number of params is wrong; the first error of a request otherwise.
+        a prompt or the number of params is wrong; the first error of a request otherwise. Ctrl-C aborts
+        all of them.
         """
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
         many: Sequence[Any] = [prompts] if one else prompts
         each = _for_each(params, len(many))
         streams = [self.engine.generate(prompt, own) for prompt, own in zip(many, each, strict=True)]
-        return self._portal.call(_collect, streams)
+        return self._wait(streams)
 
     def chat(
         self,
@@ -76,7 +86,18 @@ class LLM:
         many: Sequence[Any] = [conversations] if one else conversations
         each = _for_each(params, len(many))
         streams = [self.engine.chat(messages, own) for messages, own in zip(many, each, strict=True)]
-        return self._portal.call(_collect, streams)
+        return self._wait(streams)
+
+    def _wait(self, streams: list[Stream]) -> list[RequestOutput]:
+        """The answers; whatever interrupts this thread aborts the requests."""
+        if self._closed:
+            raise EngineClosed("this LLM was closed; make another one")
+        future = self._portal.start_task_soon(_collect, streams)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
 
 def _for_each(

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 
-from ..errors import ActorLLMError, RequestFailed, rebuild
+from ..errors import ActorLLMError, UsageError, rebuild
 from ..messages import Question
-from .door import Cell, Door
+from .door import Cell, Door, again
 from .outputs import CompletionOutput, RequestOutput
 
 
@@ -23,6 +23,7 @@ class Stream:
         self._parts: list[str] = []
         self._tokens: list[int] = []
         self._finished = False
+        self._reading = False
 
     def __aiter__(self) -> "Stream":
         return self
@@ -76,6 +77,9 @@ class Stream:
 
     async def _entered(self, wait: Callable[[Cell], Awaitable[None]]) -> Cell:
         """The cell, once there is a seat and `wait` is over; whoever is cancelled here aborts the request."""
+        if self._reading:
+            raise UsageError("another task reads this stream; give each task a stream of its own")
+        self._reading = True
         try:
             if self._cell is None:
                 self._cell = await self._door.enter(self._question)
@@ -83,6 +87,8 @@ class Stream:
         except BaseException:
             self.close()
             raise
+        finally:
+            self._reading = False
         return self._cell
 
     async def _collect(self) -> RequestOutput:
@@ -90,7 +96,7 @@ class Stream:
         async for output in self:
             last = output
         if last is None:
-            raise RequestFailed("the stream has been read already, or was closed")
+            raise UsageError("the stream has been read already, or was closed")
         return last
 
     def _take(self, cell: Cell) -> RequestOutput:
@@ -111,9 +117,10 @@ class Stream:
 
 def _error(cell: Cell) -> ActorLLMError | None:
     if cell.fault is not None:
-        return rebuild(cell.fault.kind, cell.fault.message, cell.fault.param, cell.fault.retry_after)
-    if cell.error is not None and cell.finish_reason is None:
-        error = type(cell.error)(str(cell.error))
-        error.__cause__ = cell.error.__cause__
+        error = rebuild(cell.fault.kind, cell.fault.message, cell.fault.param, cell.fault.retry_after)
+        if cell.fault.origin:
+            error.add_note(cell.fault.origin)
         return error
+    if cell.error is not None and cell.finish_reason is None:
+        return again(cell.error)
     return None

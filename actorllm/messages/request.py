@@ -5,12 +5,16 @@ from .base import message
 
 @message(1)
 class Fault:
-    """An error in a box, so that it can travel: `kind` is the name of a class in `actorllm.errors`."""
+    """An error in a box, so that it can travel: `kind` is the name of a class in `actorllm.errors`.
+
+    `origin` is the traceback from where it was raised.
+    """
 
     kind: str
     message: str
     param: str | None = None
     retry_after: float | None = None
+    origin: str = ""
 
 
 @message(2)
@@ -175,7 +179,7 @@ class Ending:
 
 @message(18)
 class Tokens:
-    """Scheduler to Detokenizer: what the steps up to `step` brought.
+    """Scheduler to Detokenizer: what the steps up to `step`, the last that sampled, brought.
 
     `requests` (int64 column) and `tokens` (int32 column) run in parallel; a request that got several
     tokens stands there several times, in order. An ending comes after its request's last token.

@@ -76,6 +76,12 @@ async def test_mail_comes_before_a_later_deadline() -> None:
     assert await run(core, ["a"], turns=1) == ["a"]
 
 
+async def test_a_deadline_that_is_always_due_does_not_keep_mail_out() -> None:
+    core = Echo(deadline=0.0)
+    said = await run(core, ["a"], turns=1)
+    assert "".join(said) == "a"
+
+
 async def test_it_ends_when_its_inbox_is_closed() -> None:
     said: list[str] = []
     ends: Mailbox[str] = open_mailbox(10)

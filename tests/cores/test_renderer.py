@@ -46,7 +46,7 @@ def say(core: Renderer, *messages: ToRenderer) -> tuple[FromRenderer, ...]:
 
 
 def renderer() -> Renderer:
-    return Renderer(vocab_size=100, max_model_len=16)
+    return Renderer(vocab_size=100, max_model_len=16, max_requests=2)
 
 
 def done(request: int, tokens: list[int]) -> JobDone:
@@ -157,17 +157,25 @@ def test_an_abort_of_what_is_being_rendered_ends_it_when_the_job_is_done(outcome
     assert core.idle
 
 
-def test_an_abort_of_what_was_refused_goes_on_and_harms_nobody() -> None:
-    assert say(renderer(), render(1, []), Abort(1))[1:] == (Abort(1),)
+def test_an_abort_of_what_was_refused_ends_here() -> None:
+    core = renderer()
+    assert say(core, render(1, []), Abort(1)) == refusal("the prompt is empty", "prompt")
+    assert say(core, Abort(1)) == (Abort(1),)
+
+
+def test_only_so_many_refusals_are_remembered_as_requests_can_be_open() -> None:
+    core = renderer()
+    say(core, *(render(number, []) for number in (1, 2, 3)))
+    assert say(core, Abort(1), Abort(2), Abort(3)) == (Abort(1),)
 
 
 def test_a_column_that_is_none_is_refused() -> None:
-    core = Renderer(vocab_size=9, max_model_len=9)
+    core = Renderer(vocab_size=9, max_model_len=9, max_requests=2)
     question = Question(TokenPrompt(b"abc"), Sampling(), Limits(1), TextRules())
     assert say(core, Render(1, question)) == refusal("the prompt is not a column of token ids", "prompt")
 
 
 def test_max_tokens_below_one_is_refused() -> None:
-    core = Renderer(vocab_size=9, max_model_len=9)
+    core = Renderer(vocab_size=9, max_model_len=9, max_requests=2)
     question = Question(TokenPrompt(pack([1])), Sampling(), Limits(0), TextRules())
     assert say(core, Render(1, question)) == refusal("max_tokens must be at least 1, not 0", "max_tokens")

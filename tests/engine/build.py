@@ -78,7 +78,15 @@ def failing(*steps: int) -> Parts:
 
 
 class Crashing(Policy):
-    """A policy with a bug: it takes the Scheduler with it."""
+    """A policy with a bug: it takes the Scheduler with it, `after` so many tokens."""
+
+    def __init__(self, after: int = 0) -> None:
+        self._left = after
 
     def key(self, request: Rankable) -> tuple[float, ...]:
-        raise ZeroDivisionError("no order")
+        return ()
+
+    def serve(self, request: Rankable, num_tokens: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise ZeroDivisionError("no order")

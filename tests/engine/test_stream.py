@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from actorllm import Engine, InvalidRequest, RequestFailed, SamplingParams, Stream
+from actorllm import Engine, InvalidRequest, SamplingParams, Stream, UsageError
 
 from .build import config, expected, prompts, text
 
@@ -114,8 +114,25 @@ async def test_a_stream_cannot_be_collected_twice() -> None:
     async with Engine(config()) as engine:
         stream = engine.generate(PROMPT, LONG)
         await stream
-        with pytest.raises(RequestFailed, match="read already"):
+        with pytest.raises(UsageError, match="read already"):
             await stream
+
+
+async def test_two_tasks_cannot_read_one_stream() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate(PROMPT, LONG)
+        answers = []
+
+        async def read() -> None:
+            answers.append(await stream)
+
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(read)
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(UsageError, match="another task reads this stream"):
+                await anext(stream)
+        assert list(answers[0].token_ids) == expected(PROMPT, LONG)
+        await engine.check()
 
 
 async def test_a_slow_reader_gets_everything_in_one_output_and_stops_nobody() -> None:

@@ -10,13 +10,13 @@ import httpx
 import pytest
 import uvicorn
 
-from actorllm import Engine, EngineDied, Parts, Tap
+from actorllm import Engine, EngineDied, Parts
 from actorllm.cli.serving import Server, listen
 from actorllm.messages import Abort, Tokens
 from actorllm.server.app import create_app
 from actorllm.server.sse import dumps, gather, while_connected
 
-from ..engine.build import failing
+from ..engine.build import Crashing, failing
 from .build import (
     CHAT,
     COMPLETIONS,
@@ -24,7 +24,6 @@ from .build import (
     HELLO,
     HELLO_TOKENS,
     Caller,
-    Ear,
     Held,
     answer,
     client_of,
@@ -70,10 +69,8 @@ async def test_one_failing_choice_ends_the_stream_for_all() -> None:
 
 
 async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
-    ear = Ear()
-    ear.crash_after = 5
-    parts = Parts(taps=(Tap(ear, (Tokens,)),))
-    with pytest.raises(EngineDied, match="the ear is full"):
+    parts = Parts(policy=Crashing(after=5))
+    with pytest.raises(EngineDied, match="no order"):
         async with Engine(CONFIG, parts=parts) as engine, client_of(create_app(engine)) as client:
             request = {"prompt": "abc", **LONG, "stream": True}
             found = events(await client.post(COMPLETIONS, json=request))

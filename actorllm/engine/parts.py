@@ -1,0 +1,92 @@
+"""The parts of an engine: one core for each actor, and what a caller can put in their place."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..actors.worker import Device, OpenRunner, open_runner
+from ..checkpoint import Checkpoint, Tokenizer
+from ..config import EngineConfig
+from ..cores import Core
+from ..cores.detokenizer import Detokenizer
+from ..cores.executor import Executor
+from ..cores.frontend import Frontend
+from ..cores.grammar import Grammar
+from ..cores.kvpool import KVPool
+from ..cores.policy import POLICIES, Policy
+from ..cores.renderer import Renderer
+from ..cores.scheduler import Scheduler
+from ..cores.worker import Worker
+from ..errors import ConfigError
+from .tap import Tap
+from .topology import bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What can be put in place of the engine's own parts.
+
+    policy       the order of requests, instead of the one that the configuration names
+    open_runner  makes the runner of the worker's device
+    taps         actors that listen
+    """
+
+    policy: Policy | None = None
+    open_runner: OpenRunner = open_runner
+    taps: tuple[Tap, ...] = ()
+
+
+def max_model_len(config: EngineConfig, device: Device) -> int:
+    """What one request may have: no more than the pool holds, so that each can run to its end.
+
+    Raises ConfigError when the configuration promises more.
+    """
+    room = device.num_blocks * config.block_size
+    if config.max_model_len is not None and config.max_model_len > room:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, but the KV cache holds {room} tokens "
+            f"({device.num_blocks} blocks of {config.block_size}); lower max_model_len, or raise "
+            "num_gpu_blocks_override or kv_cache_memory_bytes"
+        )
+    return min(device.max_model_len, room)
+
+
+def make_cores(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    device: Device,
+    seed: int,
+    parts: Parts,
+) -> dict[str, Core[Any, Any]]:
+    """One core for each actor: all that the engine knows."""
+    limits = bounds(config)
+    return {
+        "frontend": Frontend(seed),
+        "renderer": Renderer(
+            vocab_size=checkpoint.architecture.vocab_size,
+            max_model_len=max_model_len(config, device),
+            max_requests=limits.requests,
+        ),
+        "detokenizer": Detokenizer(tokenizer),
+        "scheduler": Scheduler(
+            policy=parts.policy or POLICIES[config.policy](),
+            eos_token_ids=checkpoint.eos_token_ids,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            steps_in_flight=config.steps_in_flight,
+            step_window=limits.texts,
+            max_chunk=config.long_prefill_token_threshold,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            max_num_queued_tokens=config.max_num_queued_tokens,
+        ),
+        "kvpool": KVPool(
+            device.num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            watermark=config.watermark,
+            max_chunk=config.long_prefill_token_threshold,
+        ),
+        "grammar": Grammar(),
+        "executor": Executor(num_ranks=1),
+        "worker": Worker(rank=0),
+    }
