@@ -1,4 +1,4 @@
-"""The command line: serve · chat · generate."""
+"""The command line: serve · chat · generate · fetch · simulate."""
 
 import sys
 from collections.abc import Sequence

@@ -14,6 +14,7 @@ from ..config import DEFAULT_MODEL, EngineConfig
 from ..errors import RequestError
 from ..params import SamplingParams
 from .options import spread
+from .simulate import simulate
 from .terminal import DownloadBar, Session, Tally, open_session
 
 INTERRUPTED = 130
@@ -102,6 +103,9 @@ def fetch(
         checkpoint = open_checkpoint(model, progress=bar)
     checkpoint.tokenizer()
     typer.echo(f"{checkpoint.name} is at {checkpoint.path}")
+
+
+app.command()(simulate)
 
 
 def _answer(session: Session, messages: list[dict[str, str]], params: SamplingParams, question: str) -> None:

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from ..engine.door import Cell
 from ..messages import (
     Conversation,
-    Fault,
     Limits,
     Question,
     Sampling,
+    Terms,
     TextPrompt,
     TextRules,
     ToCaller,
@@ -21,8 +22,12 @@ from ..messages import (
 from ..model.hash import END, VOCAB_SIZE
 from .answers import Answer, answer, text_of
 from .scenarios import Scenario
+from .virtual import SECOND
 
 EOS = frozenset({END})
+
+EARLY = ("abort", "error", "timeout")
+"""Reasons that leave an answer unfinished."""
 
 PROMPT, SLOW, VANISHED = "prompt", "slow", "vanished"
 """How a caller reads."""
@@ -32,7 +37,7 @@ class Caller:
     """One request, from the question to the end of its answer.
 
     `bad` says that the question must be refused; `patience` is after how many moves of the simulation
-    the caller cancels, None for never; `excuses` are the faults that it may end with.
+    the caller cancels, None for never; `excuses` are the reasons that it may fail for.
     """
 
     def __init__(self, question: Question, *, bad: bool, reading: str, patience: int | None) -> None:
@@ -43,7 +48,7 @@ class Caller:
         self.cell = Cell(0)
         self.entered = self.cancelled = self.ended = False
         self.seed: int | None = None
-        self.excuses: list[Fault] = []
+        self.excuses: set[str] = set()
         self.text = ""
         self.tokens: list[int] = []
 
@@ -79,17 +84,18 @@ class Caller:
         reason, fault = self.cell.finish_reason, self.cell.fault
         if reason == "error":
             assert fault is not None, "an error without a reason"
-            assert self.bad or fault in self.excuses, f"failed without a reason: {fault}"
+            refused = fault.kind == "Overloaded" and scenario.limits_queue
+            assert self.bad or refused or fault.message in self.excuses, f"failed without a reason: {fault}"
         else:
-            assert not self.bad or reason == "abort", f"a bad question ended with {reason}"
+            assert not self.bad or reason in EARLY, f"a bad question ended with {reason}"
             assert fault is None, f"{reason} with a fault: {fault}"
         assert reason != "abort" or self.cancelled, "aborted, but nobody cancelled it"
         if not self.cell.prompt:
-            assert reason in ("abort", "error"), f"{reason} without a prompt"
+            assert reason in EARLY, f"{reason} without a prompt"
             assert not self.tokens, "tokens without a prompt"
             return
         whole = self._owed(scenario)
-        if reason in ("abort", "error"):
+        if reason in EARLY:
             assert self.tokens == whole.tokens[: len(self.tokens)], f"{self.tokens} do not begin {whole}"
             text = text_of(self.cell.prompt, self.tokens) if self.question.text.detokenize else ""
             assert self.text == text, f"{self.text!r} is not the text of {self.tokens}"
@@ -170,10 +176,25 @@ def _draw_question(random: Random, scenario: Scenario, tokens: list[int]) -> Que
     if random.random() < scenario.rendered and max(tokens) < 128:
         text = bytes(tokens).decode()
         prompt = random.choice((TextPrompt(text), _conversation(text[:6])))
-    question = Question(prompt, sampling, limits, rules)
+    question = Question(prompt, sampling, limits, rules, _draw_terms(random, scenario))
     if rules.detokenize and random.random() < scenario.stop:
-        question = Question(prompt, sampling, limits, _draw_stop(random, scenario, tokens, question))
+        question = replace(question, text=_draw_stop(random, scenario, tokens, question))
     return question
+
+
+def _draw_terms(random: Random, scenario: Scenario) -> Terms:
+    """Some have timeouts, a few of them so short that they are missed."""
+
+    def seconds() -> float | None:
+        return random.choice((5, 60, 600)) / SECOND if random.random() < scenario.timeouts else None
+
+    return Terms(
+        priority=random.randrange(3),
+        tenant=random.choice(("", "a", "b")),
+        queue_timeout=seconds(),
+        ttft_timeout=seconds(),
+        timeout=seconds(),
+    )
 
 
 def _draw_stop(random: Random, scenario: Scenario, tokens: list[int], question: Question) -> TextRules:
@@ -193,7 +214,7 @@ def _conversation(text: str) -> Conversation:
 
 
 def _with_prompt(question: Question, tokens: list[int]) -> Question:
-    return Question(TokenPrompt(pack(tokens)), question.sampling, question.limits, question.text)
+    return replace(question, prompt=TokenPrompt(pack(tokens)))
 
 
 _BAD: tuple[Callable[[Question, Scenario], Question], ...] = (
@@ -201,8 +222,6 @@ _BAD: tuple[Callable[[Question, Scenario], Question], ...] = (
     lambda question, scenario: _with_prompt(question, [97] * scenario.max_model_len),
     lambda question, scenario: _with_prompt(question, [97, VOCAB_SIZE]),
     lambda question, scenario: _with_prompt(question, [97, -1]),
-    lambda question, scenario: Question(
-        TextPrompt("a" * scenario.max_model_len), question.sampling, question.limits, question.text
-    ),
+    lambda question, scenario: replace(question, prompt=TextPrompt("a" * scenario.max_model_len)),
 )
 """What must be refused: empty, too long, outside the vocabulary."""

@@ -13,11 +13,14 @@ class Scenario:
 
     name             the family that it was drawn from
     num_requests     requests asked in all
-    max_model_len    tokens of a request; it may be more than the pool holds: then some are refused
+    max_model_len    tokens of a request
     block_size       tokens of a block
     num_blocks       blocks of the pool
     seats            requests that run at once (`max_num_seqs`)
-    queue            requests inside besides them (`max_num_queued_reqs`)
+    requests         requests inside at once (`max_requests`); the others wait at the door
+    queued_reqs      requests that may wait (`max_num_queued_reqs`); None: all
+    queued_tokens    tokens that may wait (`max_num_queued_tokens`); None: all
+    policy           the order of requests
     budget           tokens of a step (`max_num_batched_tokens`)
     chunk            tokens of one request in a step; 0: no bound (`long_prefill_token_threshold`)
     steps_in_flight  1 or 2
@@ -32,6 +35,7 @@ class Scenario:
     ignore_eos       a request goes on after the end token
     bad              a prompt that must be refused
     grammar          a request is bound to a grammar (none is available as yet)
+    timeouts         a request has a timeout of each kind
     aborts           a caller cancels, at any moment
     slow             a caller reads now and then
     vanished         a caller never reads
@@ -50,7 +54,10 @@ class Scenario:
     block_size: int = 4
     num_blocks: int = 96
     seats: int = 8
-    queue: int = 24
+    requests: int = 32
+    queued_reqs: int | None = None
+    queued_tokens: int | None = None
+    policy: str = "fcfs"
     budget: int = 32
     chunk: int = 0
     steps_in_flight: int = 2
@@ -65,6 +72,7 @@ class Scenario:
     ignore_eos: float = 0.3
     bad: float = 0.05
     grammar: float = 0.05
+    timeouts: float = 0.0
     aborts: float = 0.0
     slow: float = 0.0
     vanished: float = 0.0
@@ -77,9 +85,9 @@ class Scenario:
     longest_job: int = 3
 
     @property
-    def room(self) -> int:
-        """Tokens that the pool holds."""
-        return self.num_blocks * self.block_size
+    def limits_queue(self) -> bool:
+        """Whether a request may be refused because too many wait."""
+        return self.queued_reqs is not None or self.queued_tokens is not None
 
     @property
     def config(self) -> EngineConfig:
@@ -93,7 +101,10 @@ class Scenario:
             watermark=self.watermark,
             max_num_batched_tokens=self.budget,
             max_num_seqs=self.seats,
-            max_num_queued_reqs=self.queue,
+            max_requests=self.requests,
+            max_num_queued_reqs=self.queued_reqs,
+            max_num_queued_tokens=self.queued_tokens,
+            policy=self.policy,
             long_prefill_token_threshold=self.chunk,
             steps_in_flight=self.steps_in_flight,
         )
@@ -105,6 +116,11 @@ def draw(name: str, seed: int) -> Scenario:
     return replace(FAMILIES[name](random, _sizes(random)), name=name)
 
 
+def pick(seed: int) -> Scenario:
+    """The scenario number `seed` of the family whose turn it is: they take turns."""
+    return draw(list(FAMILIES)[seed % len(FAMILIES)], seed)
+
+
 def _sizes(random: Random) -> Scenario:
     """An engine with room for all, and requests of every kind."""
     block_size = random.choice((1, 2, 4, 8))
@@ -113,7 +129,8 @@ def _sizes(random: Random) -> Scenario:
         block_size=block_size,
         num_blocks=random.randint(120, 320) // block_size,
         seats=random.randint(1, 8),
-        queue=random.choice((0, 3, 24)),
+        requests=random.choice((2, 9, 32)),
+        policy=random.choice(("fcfs", "fcfs", "priority", "fair", "deadline")),
         budget=random.choice((1, 5, 12, 32, 64)),
         chunk=random.choice((0, 0, 3, 9)),
         steps_in_flight=random.choice((1, 2, 2)),
@@ -136,7 +153,6 @@ def _tight(random: Random, sizes: Scenario) -> Scenario:
     return replace(
         sizes,
         num_blocks=-(-room // sizes.block_size),
-        max_model_len=64 if random.random() < 0.8 else 128,
         seats=random.randint(4, 10),
         longest_answer=random.choice((16, 24)),
         longest_prompt=random.choice((8, 20, 40)),
@@ -161,6 +177,9 @@ def _impatient(random: Random, sizes: Scenario) -> Scenario:
         shutdown=random.choice((0.0, 0.0, 1.0)),
         rendered=random.choice((0.1, 0.5)),
         grammar=random.choice((0.0, 0.3)),
+        timeouts=random.choice((0.0, 0.1, 0.4)),
+        queued_reqs=random.choice((None, None, 4)),
+        queued_tokens=random.choice((None, None, 60)),
     )
 
 

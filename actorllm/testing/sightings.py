@@ -8,6 +8,7 @@ from ..messages import (
     Compile,
     Delta,
     Failed,
+    Fault,
     GrammarReady,
     Job,
     JobDone,
@@ -39,7 +40,6 @@ SIGHTINGS = (
     "blocks evicted",
     "cell merged",
     "chunked prefill",
-    "codec",
     "empty step",
     "ended with abort",
     "ended with error",
@@ -47,6 +47,7 @@ SIGHTINGS = (
     "ended with stop",
     "ended with stop string",
     "ended with stop token",
+    "ended with timeout",
     "grant of an ended request",
     "grammar refused",
     "late token dropped",
@@ -57,12 +58,14 @@ SIGHTINGS = (
     "old reply at the scheduler",
     "old reserved",
     "old step at the executor",
+    "overloaded",
     "part of the mail",
     "preempted",
     "prefix hit",
     "prompt refused",
-    "refused by the pool",
+    "probation",
     "resumed",
+    "sent back",
     "shut down",
     "step failed",
     "step of a failed epoch refused",
@@ -87,6 +90,7 @@ class Sightings:
         self._max_steps = max_steps
         self._phase: dict[int, str] = {}
         self._joined: set[int] = set()
+        self._preempted: set[int] = set()
         self._offered: list[int] = []
         self._num_running = 0
         self._unseen: list[int] = []
@@ -111,6 +115,8 @@ class Sightings:
                 self.see("abort while rendering")
             case "scheduler", _:
                 self._scheduler_hears(message)
+            case "worker", JobDone(_, None, Fault(_, text)):
+                self.covered["step of a failed epoch refused"] += text.startswith("an earlier step")
             case "executor", RankDone() | RankFailed():
                 self.covered["old reply at the executor"] += message.epoch <= self._failed_epoch
                 if isinstance(message, RankFailed):
@@ -125,6 +131,7 @@ class Sightings:
             case Abort(request):
                 phase = self._phase[request]
                 self.see("abort after the end" if phase == "ended" else f"abort while {phase}")
+                self.covered["abort while preempted"] += request in self._preempted
             case GrammarReady(request):
                 self._phase[request] = "waiting"
             case Seen(step):
@@ -143,7 +150,6 @@ class Sightings:
         granted = unpack_ids(message.requests)
         self.covered["prefix hit"] += any(unpack(message.num_cached))
         self.covered["preempted"] += bool(message.preempted)
-        self.covered["refused by the pool"] += bool(message.refused)
         self.covered["grant of an ended request"] += any(
             self._phase[request] == "ended" for request in granted
         )
@@ -162,11 +168,12 @@ class Sightings:
                 self._phase[request] = "running"
         for request in unpack_ids(message.preempted):
             if self._phase[request] != "ended":
-                self._phase[request] = "preempted"
+                self._phase[request] = "waiting"
+                self._preempted.add(request)
 
     # -- what actors say --------------------------------------------------------------------------
 
-    def said(self, message: Any) -> None:
+    def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
         match message:
             case Job(request, Render()):
@@ -175,7 +182,7 @@ class Sightings:
                 self._phase[request] = "compiling"
             case Reserve():
                 self._say_reserve(message)
-            case RunStep():
+            case RunStep() if actor == "scheduler":
                 self._say_step(message)
             case Tokens():
                 self._say_tokens(message)
@@ -198,9 +205,14 @@ class Sightings:
     def _say_step(self, message: RunStep) -> None:
         self._in_flight += 1
         counts = unpack(message.num_tokens)
+        for request in unpack_ids(message.finished):
+            if self._phase[request] != "ended" and request not in self._preempted:
+                self.see("sent back")
+                self._preempted.add(request)
         new = [row.request for row in message.new]
         self.covered["resumed"] += any(request in self._joined for request in new)
         self._joined.update(new)
+        self._preempted.difference_update(new)
         self.covered["two steps in flight"] += self._in_flight == 2
         self.covered["chunked prefill"] += not all(message.samples)
         self.covered["mixed batch"] += 1 in counts and any(count > 1 for count in counts)
@@ -209,16 +221,18 @@ class Sightings:
     def _say_tokens(self, message: Tokens) -> None:
         requests = unpack_ids(message.requests)
         self.covered["token of a preempted request"] += any(
-            self._phase[request] in ("preempted", "offered") for request in requests
+            request in self._preempted for request in requests
         )
         if requests:
             self._unseen.append(message.step)
         for ending in message.endings:
             self._phase[ending.request] = "ended"
+            self._preempted.discard(ending.request)
             self.see(f"ended with {ending.finish_reason}")
             self.covered["ended with stop token"] += ending.stop_token is not None
-            fault = ending.fault
-            self.covered["grammar refused"] += fault is not None and fault.param == "structured_outputs"
+            if ending.fault is not None:
+                self.covered["grammar refused"] += ending.fault.param == "structured_outputs"
+                self.covered["overloaded"] += ending.fault.kind == "Overloaded"
 
     def _say_delta(self, delta: Delta) -> None:
         if isinstance(delta.stop_reason, str):
@@ -233,6 +247,7 @@ class Sightings:
         if actor == "detokenizer":
             self.covered["tombstone"] += core.statistics().tombstones > 0
         elif actor == "scheduler":
+            self.covered["probation"] += core.statistics().num_on_probation > 0
             full = len(self._unseen) + self._in_flight >= self._window
             self.covered["window full"] += full and self._in_flight < self._max_steps
 

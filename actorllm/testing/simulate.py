@@ -5,9 +5,10 @@ a turn, a caller comes, reads or cancels, or time goes on. After each turn the c
 and at the end each caller must have what the HashModel owes to the question alone.
 """
 
+import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -16,24 +17,14 @@ from ..actors.jobs import do
 from ..actors.render import render
 from ..actors.worker import Device
 from ..checkpoint import Checkpoint, open_checkpoint
-from ..cores import Core
-from ..cores.detokenizer import Detokenizer
-from ..cores.executor import Executor
-from ..cores.frontend import Frontend
-from ..cores.grammar import Grammar
-from ..cores.kvpool import KVPool
-from ..cores.policy import POLICIES
-from ..cores.renderer import Renderer
-from ..cores.scheduler import Scheduler
-from ..cores.worker import Worker
-from ..engine.topology import ACTORS, EDGES, Bounds, Edge, bounds
+from ..cores import NEVER, Core
+from ..engine.parts import Parts, make_cores
+from ..engine.topology import ACTORS, EDGES, Edge, bounds
 from ..errors import InvalidRequest
 from ..messages import (
     Cancel,
-    Fault,
     Generate,
     Job,
-    JobDone,
     RankDone,
     RankFailed,
     Render,
@@ -45,25 +36,29 @@ from ..messages import (
     request_id,
 )
 from ..wire.codec import decode, encode
-from .callers import SLOW, Caller, draw_callers
+from .callers import SLOW, VANISHED, Caller, draw_callers
+from .laws import Laws
 from .scenarios import Scenario
 from .sightings import Sightings
 from .trace import Trace
-from .virtual import SECOND, Actor, Clock, Lane, SimulatedRunner, VirtualThread, open_lanes
+from .virtual import SECOND, Actor, Clock, Lane, SimulatedRunner, VirtualThread, draw_weight, open_lanes
 
 MAX_MOVES = 60_000
 MAX_TICKS = 60_000
 """What takes longer is stuck: a run takes some thousand moves and ticks."""
+
+SLEEPY = 0.001
+"""The weight of an actor that takes a turn only when little else can happen."""
+
+Change = Callable[[Core[Any, Any]], Core[Any, Any]]
+"""Takes an actor's core and returns what is to stand in its place."""
 
 
 class SimulationFailed(AssertionError):
     """A simulation has found a bug. The text has the seed, what is wrong, and the last messages."""
 
     def __init__(self, seed: int, scenario: Scenario, problem: str, last: str) -> None:
-        super().__init__(
-            f"seed {seed} of {scenario.name}: {problem}\n{scenario}\n{last}\n"
-            f"replay: actorllm simulate --scenario {scenario.name} --seed {seed} --trace"
-        )
+        super().__init__(f"seed {seed} of {scenario.name}: {problem}\n{scenario}\n{last}")
         self.seed = seed
         self.scenario = scenario
         self.problem = problem
@@ -88,48 +83,32 @@ class Report:
     covered: Counter[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What can be put in place of the production parts, to see whether the simulator notices.
-
-    cores   makers of cores by the actor's name, called as the cores' own classes are
-    runner  the class of the device's runner
-    edges   the topology
-    """
-
-    cores: Mapping[str, Callable[..., Core[Any, Any]]] = field(default_factory=dict)
-    runner: type[SimulatedRunner] = SimulatedRunner
-    edges: tuple[Edge, ...] = EDGES
-
-
-PRODUCTION = Parts()
-
-
 def simulate(
-    seed: int, scenario: Scenario, *, parts: Parts = PRODUCTION, write: Callable[[str], None] | None = None
+    seed: int,
+    scenario: Scenario,
+    *,
+    changes: Mapping[str, Change] | None = None,
+    edges: Sequence[Edge] = EDGES,
+    write: Callable[[str], None] | None = None,
 ) -> Report:
     """Run the scenario with this seed; `write` gets every message as a line of text.
 
+    `changes` replace the cores of the actors that they name, `edges` the topology: to see what is noticed.
     Raises SimulationFailed for whatever is not as it must be. The same arguments give the same run.
     """
-    return _Simulation(seed, scenario, parts, write).run()
-
-
-class _Inbox:
-    """Where the device puts its results: the lane from the worker to itself."""
-
-    def __init__(self, send: Callable[[Any], None]) -> None:
-        self._send = send
-
-    def send_nowait(self, item: JobDone, /) -> None:
-        self._send(item)
+    return _Simulation(seed, scenario, changes or {}, edges, write).run()
 
 
 class _Simulation:
     """One run."""
 
     def __init__(
-        self, seed: int, scenario: Scenario, parts: Parts, write: Callable[[str], None] | None
+        self,
+        seed: int,
+        scenario: Scenario,
+        changes: Mapping[str, Change],
+        edges: Sequence[Edge],
+        write: Callable[[str], None] | None,
     ) -> None:
         self.seed = seed
         self.scenario = scenario
@@ -138,6 +117,7 @@ class _Simulation:
         self.trace = Trace(write)
         limits = bounds(scenario.config)
         self.sightings = Sightings(limits.texts, limits.steps)
+        self.laws = Laws(scenario, limits.texts)
         self.moves = 0
         self.coming = deque(draw_callers(random, scenario))
         self.asked: dict[int, Caller] = {}
@@ -145,26 +125,29 @@ class _Simulation:
         self.num_seats = limits.requests
         self.patience: list[tuple[int, int]] = []
         self.shutdown_at = random.randrange(2000) if random.random() < scenario.shutdown else None
-        self.lanes = {
-            (lane.edge.source, lane.edge.target): lane
-            for lane in open_lanes(parts.edges, limits, scenario.links, random)
-        }
-        self.echoes = {
-            actor: Lane(Edge("echo", actor, (), _unbounded), 2**31, False, 1.0)
-            for actor in ("executor", "scheduler")
-        }
-        self.actors = {
-            name: Actor(name, core, random.choice((0.3, 1.0, 1.0, 3.0)), self._ports(name))
-            for name, core in _make_cores(seed, scenario, parts, limits).items()
-        }
-        self.runner = parts.runner(scenario, random, self._blame)
-        thread = VirtualThread(self.clock, random, scenario.longest_job)
-        self.device = Device(thread, self.runner)
-        self.device_inbox = _Inbox(partial(self._send, self.lanes["worker", "worker"]))
+        lanes = open_lanes(edges, limits, scenario.links, random)
+        self.lanes = {(lane.edge.source, lane.edge.target): lane for lane in lanes}
+        self.echoes = {actor: _echo_lane(actor) for actor in ("executor", "scheduler")}
+        self.runner = SimulatedRunner(scenario, random, self._blame)
+        self.device = Device(VirtualThread(self.clock, random, scenario.longest_job), self.runner)
+        self.deliver_step = partial(self._send, self.lanes["worker", "worker"])
+        self.actors = self._make_actors(changes)
         self.deliveries = [(lane, partial(self._deliver, lane)) for lane in self.lanes.values() if lane.slow]
         self.turns = [(actor, partial(self._turn, actor)) for actor in self.actors.values()]
         self.enter_weight = random.choice((0.05, 0.3, 3.0))
         self.tick_weight = random.choice((0.1, 1.0, 1.0))
+
+    def _make_actors(self, changes: Mapping[str, Change]) -> dict[str, Actor]:
+        checkpoint = _checkpoint()
+        tokenizer = checkpoint.tokenizer()
+        cores = make_cores(self.scenario.config, checkpoint, tokenizer, self.device, self.seed, Parts())
+        cores |= {name: change(cores[name]) for name, change in changes.items()}
+        actors = {
+            name: Actor(name, cores[name], draw_weight(self.random), self._ports(name)) for name in ACTORS
+        }
+        if self.random.random() < 0.4:
+            actors[self.random.choice(ACTORS)].weight = SLEEPY
+        return actors
 
     def _ports(self, name: str) -> dict[type[Any], list[Lane]]:
         ports: dict[type[Any], list[Lane]] = {}
@@ -197,6 +180,11 @@ class _Simulation:
             covered=self.sightings.covered,
         )
 
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.clock.now / SECOND
+
     def _move(self) -> bool:
         """One of all the things that can happen; False when nothing can."""
         self.moves += 1
@@ -206,40 +194,43 @@ class _Simulation:
             self._cancel(self.asked[self.patience.pop(0)[1]])
         if self.moves == self.shutdown_at:
             self._shut_down()
+        options, weights = self._options()
+        if not options:
+            return False
+        self.random.choices(options, weights)[0]()
+        return True
+
+    def _options(self) -> tuple[list[Callable[[], None]], list[float]]:
+        """What can happen next, and how likely each is."""
         options: list[Callable[[], None]] = []
         weights: list[float] = []
         for lane, deliver in self.deliveries:
             if lane.queue:
                 options.append(deliver)
                 weights.append(lane.weight)
-        now = self.clock.now / SECOND
+        now, next_deadline = self.now, NEVER
         for actor, turn in self.turns:
-            if actor.inbox or actor.core.deadline <= now:
+            if actor.inbox or actor.deadline <= now:
                 options.append(turn)
                 weights.append(actor.weight)
+            if now < actor.deadline < next_deadline:
+                next_deadline = actor.deadline
         if self.coming and self.num_open < self.num_seats:
             options.append(self._enter)
             weights.append(self.enter_weight)
-        if self.clock.next is not None or (not options and self._deadline() is not None):
-            options.append(self._tick)
+        due = self.clock.next
+        if next_deadline < NEVER:
+            wake = max(self.clock.now + 1, math.ceil(next_deadline * SECOND))
+            due = wake if due is None else min(due, wake)
+        if due is not None:
+            options.append(partial(self._tick, due, not options))
             weights.append(self.tick_weight)
-        if not options:
-            return False
-        self.random.choices(options, weights)[0]()
-        return True
+        return options, weights
 
-    def _deadline(self) -> float | None:
-        """The first deadline of the cores that are not idle, in seconds; None when nobody waits for one."""
-        deadlines = [actor.core.deadline for actor in self.actors.values() if not actor.core.idle]
-        first = min(deadlines, default=float("inf"))
-        return None if first == float("inf") else first
-
-    def _tick(self) -> None:
-        due, deadline = self.clock.next, self._deadline()
-        ticks = [] if due is None else [due]
-        if deadline is not None:
-            ticks.append(max(self.clock.now + 1, -int(-deadline * SECOND // 1)))
-        self.clock.advance(min(ticks))
+    def _tick(self, due: int, all_wait: bool) -> None:
+        """Time goes on: to the next thing that happens, or a little, while others could act."""
+        self.clock.advance(due if all_wait else min(due, self.clock.now + self.random.randint(1, 3)))
+        assert not all_wait or self.now <= self.laws.next_due, "a timeout passes, and nobody wakes for it"
         if self.runner.broken is not None:
             raise AssertionError("a step broke the protocol") from self.runner.broken
 
@@ -275,11 +266,13 @@ class _Simulation:
             lane, message = actor.inbox.popleft()
             lane.num_waiting -= 1
             self.sightings.heard(actor.name, message)
+            self.laws.heard(actor.name, message)
             actor.core.feed(message)
             if isinstance(message, RankFailed | StepFailed) and lane.edge.source != "echo":
                 self._echo(actor.name, message)
-        for message in actor.core.poll(self.clock.now / SECOND):
-            self.sightings.said(message)
+        for message in actor.core.poll(self.now):
+            self.sightings.said(actor.name, message)
+            self.laws.said(actor.name, message)
             if type(message) is Job:
                 self._start(message)
             else:
@@ -288,30 +281,32 @@ class _Simulation:
                 for lane in actor.ports[type(message)]:
                     self._send(lane, message)
         actor.core.check()
+        actor.deadline = actor.core.deadline
+        self.laws.turned(actor.name, actor.core, self.now)
         self.sightings.turned(actor.name, actor.core)
 
     # -- jobs and faults --------------------------------------------------------------------------
 
     def _start(self, job: Job) -> None:
         if isinstance(job.work, RunStep):
-            self.device.start(job, self.device_inbox)
+            self.device.start(job, self.deliver_step)
         else:
             due = self.clock.now + self.random.randint(1, self.scenario.longest_job)
             self.clock.at(due, lambda: self._render(job))
 
     def _render(self, job: Job) -> None:
         fails = self.random.random() < self.scenario.raises
-        done = do(self._refuse if fails else partial(render, _checkpoint()), job)
+        done = do(self._refuse if fails else partial(render, _checkpoint(), self.max_model_len), job)
         self._send(self.lanes["renderer", "renderer"], done)
 
     def _refuse(self, work: Render) -> Rendered:
         error = InvalidRequest("this prompt was made to fail", "prompt")
-        self._blame([work.request], Fault("InvalidRequest", str(error), error.param))
+        self._blame([work.request], str(error))
         raise error
 
-    def _blame(self, requests: list[int], fault: Fault) -> None:
+    def _blame(self, requests: list[int], reason: str) -> None:
         for request in requests:
-            self.asked[request].excuses.append(fault)
+            self.asked[request].excuses.add(reason)
 
     def _echo(self, actor: str, failed: RankFailed | StepFailed) -> None:
         """Replies of an epoch that has failed come late: the failure once more, and a step that was done."""
@@ -364,7 +359,6 @@ class _Simulation:
         """Nothing can move any more: everyone is served, and nobody holds anything."""
         for request, caller in self.asked.items():
             assert caller.ended, f"request {request} never ended"
-            self._excuse_oversized(caller)
             try:
                 caller.judge(self.scenario)
             except AssertionError as error:
@@ -375,68 +369,16 @@ class _Simulation:
         pool = self.actors["kvpool"].core.statistics()
         assert pool.num_free_blocks == pool.num_blocks, f"blocks are held by nobody: {pool}"
         assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
-        self.sightings.covered["step raised after its effect"] += self.runner.num_raised_late
-        self.sightings.covered["never read"] += sum(
-            caller.reading == "vanished" for caller in self.asked.values()
-        )
-
-    def _excuse_oversized(self, caller: Caller) -> None:
-        """A request that cannot fit into the pool by itself may be refused."""
-        limits = caller.question.limits
-        rest = self.scenario.max_model_len - len(caller.cell.prompt)
-        most = len(caller.cell.prompt) + min(rest, limits.max_tokens or rest)
-        if most > self.scenario.room:
-            caller.excuses.append(Fault("RequestFailed", "the KV cache is too small for this request alone"))
+        self.sightings.see("step raised after its effect", self.runner.num_raised_late)
+        self.sightings.see("never read", sum(each.reading == VANISHED for each in self.asked.values()))
 
 
-def _unbounded(limits: Bounds) -> int:
-    return 2**31
+def _echo_lane(actor: str) -> Lane:
+    """Where late replies come from; no window counts them."""
+    most = 2**31
+    return Lane(Edge("echo", actor, (), lambda limits: most), most, slow=False, weight=1.0)
 
 
 @cache
 def _checkpoint() -> Checkpoint:
     return open_checkpoint("hash")
-
-
-def _make_cores(seed: int, scenario: Scenario, parts: Parts, limits: Bounds) -> dict[str, Core[Any, Any]]:
-    """One core for each actor, with what an engine of this configuration would give it."""
-    makers: dict[str, Callable[[Callable[..., Any]], Core[Any, Any]]] = {
-        "frontend": lambda make: make(seed),
-        "renderer": lambda make: make(
-            vocab_size=_checkpoint().architecture.vocab_size, max_model_len=scenario.max_model_len
-        ),
-        "detokenizer": lambda make: make(_checkpoint().tokenizer()),
-        "scheduler": lambda make: make(
-            policy=POLICIES["fcfs"](),
-            eos_token_ids=_checkpoint().eos_token_ids,
-            max_num_seqs=scenario.seats,
-            max_num_batched_tokens=scenario.budget,
-            steps_in_flight=scenario.steps_in_flight,
-            step_window=limits.texts,
-            max_chunk=scenario.chunk,
-        ),
-        "kvpool": lambda make: make(
-            scenario.num_blocks,
-            scenario.block_size,
-            enable_prefix_caching=scenario.prefix_caching,
-            watermark=scenario.watermark,
-            max_chunk=scenario.chunk,
-        ),
-        "grammar": lambda make: make(),
-        "executor": lambda make: make(num_ranks=1),
-        "worker": lambda make: make(rank=0),
-    }
-    classes = {**CORES, **parts.cores}
-    return {name: makers[name](classes[name]) for name in ACTORS}
-
-
-CORES: dict[str, Callable[..., Core[Any, Any]]] = {
-    "frontend": Frontend,
-    "renderer": Renderer,
-    "detokenizer": Detokenizer,
-    "scheduler": Scheduler,
-    "kvpool": KVPool,
-    "grammar": Grammar,
-    "executor": Executor,
-    "worker": Worker,
-}

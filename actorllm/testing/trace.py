@@ -11,6 +11,9 @@ from ..messages import unpack, unpack_ids
 LAST = 30
 """Messages that a failure shows."""
 
+LONGEST = 80
+"""Characters of a value that is text."""
+
 _IDS = frozenset({"requests", "rows", "finished", "preempted", "refused"})
 _BYTES = frozenset({"samples"})
 
@@ -66,7 +69,8 @@ def readable(value: Any, name: str = "") -> str:
         return f"[{', '.join(readable(item) for item in value)}]"
     if isinstance(value, bytes):
         return str(_column(value, name))
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _column(column: bytes, name: str) -> list[int]:

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from ..actors.jobs import Work, do
-from ..cores import Core
+from ..actors.jobs import Deliver, Work, do
+from ..cores import NEVER, Core
 from ..engine.topology import Bounds, Edge
 from ..errors import RequestFailed
-from ..messages import Fault, Job, JobDone, RunStep, unpack_ids
+from ..messages import Job, RunStep, unpack_ids
 from ..model.hash import HashRunner
-from ..wire.mailbox import Port
 from .scenarios import Scenario
 
-SECOND = 1000
-"""Ticks."""
+SECOND = 1024
+"""Ticks; a power of two, so that times and their sums are exact."""
 
 
 class Clock:
@@ -72,17 +71,23 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A core, its inbox, and the lanes that what it says goes by."""
+    """A core, its inbox, the lanes that what it says goes by, and its deadline after its last turn."""
 
     name: str
     core: Core[Any, Any]
     weight: float
     ports: dict[type[Any], list[Lane]]
     inbox: deque[tuple[Lane, Any]] = field(default_factory=deque)
+    deadline: float = NEVER
 
 
 LOCAL = frozenset({"caller", "frontend", "renderer", "detokenizer"})
 """These share a process: Track must be with the Detokenizer before Submit leaves it."""
+
+
+def draw_weight(random: Random) -> float:
+    """How often one moves, compared with the others that could; the smallest only when nobody else can."""
+    return random.choice((0.02, 0.3, 1.0, 1.0, 3.0))
 
 
 def open_lanes(edges: Sequence[Edge], limits: Bounds, links: float, random: Random) -> list[Lane]:
@@ -91,7 +96,7 @@ def open_lanes(edges: Sequence[Edge], limits: Bounds, links: float, random: Rand
     for edge in edges:
         local = edge.source == edge.target or {edge.source, edge.target} <= LOCAL
         slow = not local and random.random() < links
-        lanes.append(Lane(edge, edge.window(limits), slow, random.choice((0.2, 1.0, 1.0, 4.0))))
+        lanes.append(Lane(edge, edge.window(limits), slow, draw_weight(random)))
     return lanes
 
 
@@ -104,21 +109,21 @@ class VirtualThread:
         self._longest = longest
         self._free_at = 0
 
-    def start(self, work: Work, job: Job, inbox: Port[JobDone], /) -> None:
+    def start(self, work: Work, job: Job, deliver: Deliver, /) -> None:
         """Queue the job; it is done all at once, when its time is over."""
         begin = max(self._free_at, self._clock.now)
         self._free_at = begin + self._random.randint(1, self._longest)
-        self._clock.at(self._free_at, lambda: inbox.send_nowait(do(work, job)))
+        self._clock.at(self._free_at, lambda: deliver(do(work, job)))
 
 
 class SimulatedRunner(HashRunner):
     """The HashModel on a device that fails now and then, as the scenario says.
 
     `broken` is the first error that nobody injected: a step that broke the protocol. `is_trusted` is
-    False from a step that raised to the next reset. `blame` is told who may fail, and with what.
+    False from a step that raised to the next reset. `blame` is told who may fail, and why.
     """
 
-    def __init__(self, scenario: Scenario, random: Random, blame: Callable[[list[int], Fault], None]) -> None:
+    def __init__(self, scenario: Scenario, random: Random, blame: Callable[[list[int], str], None]) -> None:
         super().__init__(scenario.config, scenario.max_model_len)
         self.broken: Exception | None = None
         self.is_trusted = True
@@ -156,5 +161,5 @@ class SimulatedRunner(HashRunner):
     def _raise(self, step: RunStep) -> None:
         error = RequestFailed(f"step {step.step} was made to raise")
         self.is_trusted = False
-        self._blame(unpack_ids(step.rows), Fault("RequestFailed", str(error)))
+        self._blame(unpack_ids(step.rows), str(error))
         raise error

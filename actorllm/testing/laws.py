@@ -1,0 +1,211 @@
+"""The protocol's laws, which no core sees alone: held against all that the actors hear and say."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..cores import NEVER
+from ..messages import (
+    Abort,
+    Compile,
+    Ending,
+    GrammarReady,
+    ResetPool,
+    RunStep,
+    Seen,
+    StepDone,
+    StepFailed,
+    Submit,
+    Terms,
+    Tokens,
+    Track,
+    unpack,
+    unpack_ids,
+)
+from .scenarios import Scenario
+
+
+@dataclass(slots=True)
+class Table:
+    """The blocks of a row of the batch, and how many of its tokens are computed."""
+
+    num_computed: int
+    blocks: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Due:
+    """Until when a request must have come how far."""
+
+    arrived: float
+    terms: Terms
+    has_run: bool = False
+    has_spoken: bool = False
+
+    @property
+    def first(self) -> float:
+        """The first time that it has not met yet."""
+        times = [self.terms.timeout]
+        if not self.has_run:
+            times.append(self.terms.queue_timeout)
+        if not self.has_spoken:
+            times.append(self.terms.ttft_timeout)
+        return min((self.arrived + seconds for seconds in times if seconds is not None), default=NEVER)
+
+
+class Laws:
+    """Each method raises AssertionError when a law is broken.
+
+    - A Track is heard before the first Tokens of its request, and a Submit before its Abort.
+    - Every Submit gets one Ending; nothing is said of a request after it, nor after the turn that heard
+      its Abort.
+    - A request with a timeout ends in the first turn after it has passed, and not before.
+    - A request fails by a step that raised only if no other open one was in it; while there is a suspect,
+      a step has one row.
+    - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
+    - A step writes no block that two rows hold.
+    """
+
+    def __init__(self, scenario: Scenario, window: int) -> None:
+        self._scenario = scenario
+        self._window = window
+        self._tracked: set[int] = set()
+        self._submitted: set[int] = set()
+        self._fresh: list[Submit] = []
+        self._compiling: set[int] = set()
+        self._due: dict[int, Due] = {}
+        self._ended: set[int] = set()
+        self._endings: list[Ending] = []
+        self._aborting: set[int] = set()
+        self._aborted: set[int] = set()
+        self._unseen: list[int] = []
+        self._in_flight = self._epoch = 0
+        self._most_rows = 0
+        self._rows: dict[int, list[int]] = {}
+        self._raised: list[int] = []
+        self._tables: dict[int, Table] = {}
+
+    def heard(self, actor: str, message: Any) -> None:
+        """An actor is about to absorb a message."""
+        match actor, message:
+            case "detokenizer", Track(request):
+                self._tracked.add(request)
+            case "detokenizer", Tokens():
+                for request in unpack_ids(message.requests):
+                    assert request in self._tracked, f"tokens of request {request}, which is not tracked"
+            case "scheduler", Submit(request):
+                assert request not in self._aborted, f"the Abort of request {request} overtook its Submit"
+                assert request not in self._submitted, f"request {request} is submitted twice"
+                self._submitted.add(request)
+                self._fresh.append(message)
+            case "scheduler", Abort(request):
+                self._aborting.add(request)
+            case "scheduler", GrammarReady(request):
+                self._compiling.discard(request)
+            case "scheduler", Seen(step):
+                self._unseen = [unseen for unseen in self._unseen if unseen > step]
+            case "scheduler", StepDone(step, epoch) | StepFailed(step, epoch) if epoch == self._epoch:
+                self._in_flight -= 1
+                if isinstance(message, StepFailed):
+                    self._raised = self._rows[step]
+
+    def said(self, actor: str, message: Any) -> None:
+        """An actor has said a message."""
+        if actor != "scheduler":
+            return
+        match message:
+            case Tokens():
+                self._say_tokens(message)
+            case RunStep():
+                self._say_step(message)
+            case Compile(request):
+                self._compiling.add(request)
+            case ResetPool(epoch):
+                self._epoch, self._in_flight, self._most_rows = epoch, 0, 0
+                self._tables.clear()
+
+    @property
+    def next_due(self) -> float:
+        """When the first of the requests with timeouts must end."""
+        return min((due.first for due in self._due.values()), default=NEVER)
+
+    def turned(self, actor: str, core: Any, now: float) -> None:
+        """An actor's turn at this time is over."""
+        if actor != "scheduler":
+            return
+        alone = core.statistics().num_on_probation == 0 or self._most_rows < 2
+        assert alone, f"{self._most_rows} rows in a step that should be a suspect's alone"
+        self._most_rows = 0
+        self._aborted |= self._aborting
+        self._aborting.clear()
+        for submit in self._fresh:
+            self._due[submit.request] = Due(now, submit.terms)
+        self._fresh.clear()
+        for ending in self._endings:
+            self._judge(ending, now)
+            del self._due[ending.request]
+        self._endings.clear()
+        for request, due in self._due.items():
+            late = due.first <= now and request not in self._compiling
+            assert not late, f"request {request} was due at {due.first}, and it is {now}"
+
+    def _judge(self, ending: Ending, now: float) -> None:
+        """Whether the request may end like this."""
+        request, fault = ending.request, ending.fault
+        if ending.finish_reason == "timeout":
+            first = self._due[request].first
+            assert first <= now, f"request {request} has timed out at {now}, but has time until {first}"
+        elif fault is not None and fault.message.endswith("was made to raise"):
+            others = [other for other in self._raised if other != request]
+            assert request in self._raised, f"request {request} failed by a step that it was not in"
+            alone = self._ended.issuperset(others)
+            assert alone, f"request {request} failed by a step that {others} were in too"
+
+    def _say_tokens(self, message: Tokens) -> None:
+        requests = unpack_ids(message.requests)
+        for request in requests:
+            assert request not in self._ended, f"a token of request {request} after its ending"
+            assert request not in self._aborted, f"a token of request {request} after its Abort"
+            if request in self._due:
+                self._due[request].has_spoken = True
+        for ending in message.endings:
+            assert ending.request in self._submitted, f"an ending of request {ending.request} before it came"
+            assert ending.request not in self._ended, f"request {ending.request} ends twice"
+            self._ended.add(ending.request)
+        self._endings += message.endings
+        if requests:
+            self._unseen.append(message.step)
+
+    def _say_step(self, message: RunStep) -> None:
+        self._in_flight += 1
+        rows, counts = unpack_ids(message.rows), unpack(message.num_tokens)
+        self._rows[message.step] = rows
+        self._most_rows = max(self._most_rows, len(rows))
+        scenario = self._scenario
+        assert not rows or len(self._unseen) + self._in_flight <= self._window, "a step beyond the window"
+        assert self._in_flight <= scenario.steps_in_flight, "too many steps in flight"
+        assert sum(counts) <= scenario.budget, f"{sum(counts)} tokens; the budget is {scenario.budget}"
+        assert len(counts) <= scenario.seats, f"{len(counts)} rows; there are {scenario.seats} seats"
+        assert max(counts, default=0) <= (scenario.chunk or scenario.budget), "a chunk is too long"
+        for request in unpack_ids(message.finished):
+            del self._tables[request]
+        for row in message.new:
+            self._tables[row.request] = Table(row.num_computed)
+            if row.request in self._due:
+                self._due[row.request].has_run = True
+        self._write(message, rows, counts)
+
+    def _write(self, message: RunStep, rows: list[int], counts: list[int]) -> None:
+        """Keep the block tables as a worker does, and look at who else holds what is written."""
+        size, blocks, at = self._scenario.block_size, unpack(message.blocks), 0
+        written: dict[int, int] = {}
+        for request, count, new in zip(rows, counts, unpack(message.num_blocks), strict=True):
+            table = self._tables[request]
+            table.blocks += blocks[at : at + new]
+            at += new
+            first, table.num_computed = table.num_computed, table.num_computed + count
+            for block in table.blocks[first // size : -(-table.num_computed // size)]:
+                written[block] = request
+        holders = Counter(block for table in self._tables.values() for block in table.blocks)
+        for block, request in written.items():
+            assert holders[block] == 1, f"request {request} writes block {block}, which others hold too"

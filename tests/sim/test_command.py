@@ -1,0 +1,58 @@
+"""`actorllm simulate`: what it writes, and its exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from actorllm.cli import main
+from actorllm.testing.sightings import SIGHTINGS
+
+from .planted import BUGS
+
+
+def run(*arguments: str) -> int:
+    """The exit code of `actorllm simulate`."""
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate", *arguments])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.mark.slow
+def test_seeds_over_two_processes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "actorllm", "simulate", "--seeds", "50", "--jobs", "2"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *counts, summary = done.stdout.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in counts] == list(SIGHTINGS)
+    assert summary.startswith("50 runs, ")
+    assert "nothing found" in summary
+
+
+def test_one_seed_with_every_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--scenario", "calm", "--seed", "7", "--trace") == 0
+    told = capsys.readouterr().out
+    assert "caller -> frontend: Generate(" in told
+    assert "1 runs, " in told
+
+
+def test_the_first_failure_ends_it_with_its_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = next(bug for bug in BUGS if bug.name == "a slot is one too far")
+    bug.plant(monkeypatch)
+    assert run("--scenario", "calm", "--jobs", "1", "--start", "5") == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("seed 5 of calm: ")
+    assert told.err.endswith("replay: actorllm simulate --scenario calm --seed 5 --trace\n")
+
+
+@pytest.mark.parametrize("wrong", [["--scenario", "stormy"], ["--trace"], ["--seeds", "0"]])
+def test_a_wrong_use(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*wrong) == 2
+    assert capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""The simulator finds what it should: each of these bugs is caught within 500 seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorllm.cores.grammar import Grammar
+from actorllm.engine.topology import EDGES, Edge
+from actorllm.messages import FromGrammar
+from actorllm.testing.scenarios import draw, pick
+from actorllm.testing.simulate import Change, SimulationFailed, simulate
+
+from .planted import BUGS, Bug
+
+SEEDS = 500
+
+TIGHT = (
+    ("caller", "frontend"),
+    ("renderer", "frontend"),
+    ("renderer", "detokenizer"),
+    ("detokenizer", "scheduler"),
+    ("frontend", "scheduler"),
+    ("grammar", "scheduler"),
+    ("kvpool", "scheduler"),
+)
+"""Edges whose windows can be full to the last place."""
+
+
+def first_failure(
+    family: str | None = None,
+    *,
+    changes: Mapping[str, Change] | None = None,
+    edges: Sequence[Edge] = EDGES,
+) -> SimulationFailed:
+    """What is found in the first seed that finds something."""
+    for seed in range(SEEDS):
+        scenario = pick(seed) if family is None else draw(family, seed)
+        try:
+            simulate(seed, scenario, changes=changes, edges=edges)
+        except SimulationFailed as failure:
+            return failure
+    raise AssertionError(f"not caught within {SEEDS} seeds")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    failure = first_failure(bug.family)
+    assert bug.caught_by in failure.problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "target"), TIGHT)
+def test_a_window_that_is_one_too_small_is_caught(source: str, target: str) -> None:
+    def smaller(edge: Edge) -> Edge:
+        is_it = (edge.source, edge.target) == (source, target)
+        return replace(edge, window=lambda limits: edge.window(limits) - 1) if is_it else edge
+
+    failure = first_failure(edges=[smaller(edge) for edge in EDGES])
+    assert f"messages from {source} to {target}" in failure.problem
+
+
+class Mute(Grammar):
+    """Hears all, and never answers."""
+
+    def poll(self, now: float) -> tuple[FromGrammar, ...]:
+        super().poll(now)
+        return ()
+
+
+def test_an_actor_that_keeps_silent_is_caught() -> None:
+    failure = first_failure(changes={"grammar": lambda core: Mute()})
+    assert "never ended" in failure.problem
+
+
+def test_a_failure_tells_seed_scenario_and_last_words() -> None:
+    failure = first_failure("calm", changes={"grammar": lambda core: Mute()})
+    seed, text = failure.seed, str(failure)
+    assert failure.scenario == draw("calm", seed)
+    assert text.startswith(f"seed {seed} of calm: ")
+    assert "Scenario(name='calm'" in text
+    assert "scheduler -> detokenizer: Tokens(step=" in text
+
+
+def test_a_core_that_raises_is_caught() -> None:
+    class Broken(Grammar):
+        def feed(self, message: Any) -> None:
+            raise LookupError("no such grammar")
+
+    failure = first_failure(changes={"grammar": lambda core: Broken()})
+    assert "LookupError: no such grammar" in failure.problem

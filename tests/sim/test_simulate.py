@@ -1,0 +1,125 @@
+"""Hundreds of engines, each moved by a seed: nothing may go wrong, and every rare path is taken."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from actorllm.testing.scenarios import FAMILIES, draw, pick
+from actorllm.testing.sightings import SIGHTINGS
+from actorllm.testing.simulate import simulate
+
+RUNS = 50_000 if os.environ.get("ACTORLLM_SOAK") == "1" else 500
+"""Over all families."""
+
+ALWAYS = {
+    "calm": (
+        "blocks evicted",
+        "chunked prefill",
+        "empty step",
+        "ended with length",
+        "ended with stop",
+        "ended with stop string",
+        "ended with stop token",
+        "grammar refused",
+        "mixed batch",
+        "no seat",
+        "part of the mail",
+        "prefix hit",
+        "prompt refused",
+        "stop string across steps",
+        "token after a stop string",
+        "tombstone",
+        "twin waited",
+        "two steps in flight",
+        "window full",
+    ),
+    "tight": ("preempted", "resumed", "sent back", "token of a preempted request"),
+    "faulty": (
+        "ended with error",
+        "old reply at the executor",
+        "old reply at the scheduler",
+        "old reserved",
+        "old step at the executor",
+        "probation",
+        "step failed",
+        "step of a failed epoch refused",
+        "step raised after its effect",
+    ),
+    "impatient": (
+        "abort after the end",
+        "abort while compiling",
+        "abort while offered",
+        "abort while rendering",
+        "abort while running",
+        "abort while waiting",
+        "cell merged",
+        "ended with abort",
+        "ended with timeout",
+        "grant of an ended request",
+        "late token dropped",
+        "never read",
+        "overloaded",
+        "shut down",
+    ),
+    "mixed": ("abort while preempted",),
+}
+"""What the runs of a family must have seen."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_seed_of_a_family(family: str) -> None:
+    covered: Counter[str] = Counter()
+    for seed in range(RUNS // len(FAMILIES)):
+        covered += simulate(seed, draw(family, seed)).covered
+    assert {name for name in ALWAYS[family] if not covered[name]} == set()
+
+
+def test_every_rare_path_has_a_family_that_must_see_it() -> None:
+    assert {name for names in ALWAYS.values() for name in names} == set(SIGHTINGS)
+
+
+def seeds() -> list[tuple[str, int]]:
+    lines = (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    told = [line.partition("#")[0].split() for line in lines]
+    return [(family, int(seed)) for family, seed in filter(None, told)]
+
+
+@pytest.mark.parametrize(("family", "seed"), seeds())
+def test_a_seed_that_once_failed(family: str, seed: int) -> None:
+    simulate(seed, draw(family, seed))
+
+
+@pytest.mark.parametrize("seed", range(len(FAMILIES)))
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    first, second = simulate(seed, pick(seed)), simulate(seed, pick(seed))
+    assert first == second
+    assert first.fingerprint != simulate(seed + 1000, pick(seed)).fingerprint
+
+
+@pytest.mark.slow
+def test_the_same_seed_is_the_same_run_in_another_process() -> None:
+    """With other hashes of strings, as each process has them."""
+    program = (
+        "from actorllm.testing.scenarios import pick; from actorllm.testing.simulate import simulate; "
+        "print(*(simulate(seed, pick(seed)).fingerprint for seed in range(5)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == [simulate(seed, pick(seed)).fingerprint for seed in range(5)]
+
+
+def test_every_message_can_be_written() -> None:
+    lines: list[str] = []
+    report = simulate(3, pick(3), write=lines.append)
+    assert len(lines) == report.num_messages
+    assert any("scheduler -> executor: RunStep(step=1, epoch=0, " in line for line in lines)
