@@ -18,7 +18,7 @@ from ..actors.render import render
 from ..actors.worker import Device
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..cores import NEVER, Core
-from ..engine.parts import Parts, make_cores
+from ..engine.parts import Parts, make_cores, max_model_len
 from ..engine.topology import ACTORS, EDGES, Edge, bounds
 from ..errors import InvalidRequest
 from ..messages import (
@@ -296,7 +296,12 @@ class _Simulation:
 
     def _render(self, job: Job) -> None:
         fails = self.random.random() < self.scenario.raises
-        done = do(self._refuse if fails else partial(render, _checkpoint(), self.max_model_len), job)
+        done = do(
+            self._refuse
+            if fails
+            else partial(render, _checkpoint(), max_model_len(self.scenario.config, self.device)),
+            job,
+        )
         self._send(self.lanes["renderer", "renderer"], done)
 
     def _refuse(self, work: Render) -> Rendered:
