@@ -88,7 +88,7 @@ _REAL: tuple[type, ...] = (int, float)
 _MAYBE: tuple[type, ...] = (int, type(None))
 _NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "seed": (_MAYBE, 0),
-    "max_model_len": (_MAYBE, 1),
+    "max_model_len": (_MAYBE, 2),
     "block_size": (_WHOLE, 1),
     "num_gpu_blocks_override": (_MAYBE, 1),
     "kv_cache_memory_bytes": (_WHOLE, 1),

@@ -1,8 +1,7 @@
 """What a caller says about one request: SamplingParams, with vLLM's names and defaults."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import InvalidRequest
@@ -12,6 +11,7 @@ GREEDY_BELOW = 1e-5
 """A temperature below this is greedy, as in vLLM."""
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class SamplingParams:
     min_p             drop tokens less likely than min_p times the most likely, in [0, 1]. None: the model's.
     seed              the same seed gives the same tokens; None draws one.
     max_tokens        at most so many tokens; None is the rest of the context (vLLM's default is 16).
-    stop              up to 16 strings; the text ends before the first that appears.
+    stop              up to 16 strings of up to 1000 characters; the text ends before the first that appears.
     stop_token_ids    tokens that end the answer, besides the model's own end tokens.
     include_stop_str_in_output   keep the stop string (or the stop token's text) in the text.
     ignore_eos        go on after the model's end tokens.
@@ -69,21 +69,15 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest(f"stop must be non-empty strings, not {text!r}", "stop")
+            if len(text) > MAX_STOP_LENGTH:
+                reason = f"a stop string has {len(text)} characters; at most {MAX_STOP_LENGTH}"
+                raise InvalidRequest(reason, "stop")
         if self.stop and not self.detokenize:
             raise InvalidRequest("stop needs detokenize=True", "stop")
         for token in self.stop_token_ids:
             _integer(token, "stop_token_ids", 0, 2**31 - 1)
             if token is None:
                 raise InvalidRequest("stop_token_ids must be integers, not None", "stop_token_ids")
-
-    @classmethod
-    def from_mapping(cls, given: dict[str, Any]) -> "SamplingParams":
-        """Build from names and values; InvalidRequest names the first name that is unknown."""
-        known = {field.name for field in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise InvalidRequest(f"unknown sampling parameter {name!r}", name)
-        return cls(**given)
 
     def sampling(self, defaults: Sampling) -> Sampling:
         """The worker's part; what is None here comes from `defaults` (the model's)."""
@@ -136,7 +130,7 @@ def _number(value: Any, name: str, low: float, high: float, *, open_below: bool 
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name} must be a number, not {type(value).__name__}", name)
     inside = low < value <= high if open_below else low <= value <= high
-    if not math.isfinite(value) or not inside:
+    if not inside:
         bracket = "(" if open_below else "["
         raise InvalidRequest(f"{name} must be in {bracket}{low}, {high}], not {value}", name)
 

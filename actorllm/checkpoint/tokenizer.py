@@ -42,7 +42,9 @@ class Tokenizer:
         """Token ids. Special tokens written out in the text become those tokens either way;
         `add_special_tokens` is about those that the model wants around every text.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # this call leaves the interpreter to other threads, and keeps no offsets
+        encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
@@ -63,13 +65,18 @@ class Tokenizer:
 
     def load(self) -> None:
         """Make now what is made at first use. Raises UnsupportedModel for unknown decoders."""
-        _ = self.pieces, self.special_ids
+        _ = self.pieces, self.special_ids, self.longest_piece
 
     @property
     def pieces(self) -> Sequence[bytes]:
         """The bytes that each token adds to a text, by id. Raises UnsupportedModel for unknown decoders."""
         with self._lock:
             return self._pieces
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Bytes of the longest piece."""
+        return max(map(len, self.pieces))
 
     @cached_property
     def special_ids(self) -> frozenset[int]:

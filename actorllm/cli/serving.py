@@ -1,5 +1,6 @@
 """The HTTP server as a child of the engine's nursery."""
 
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,8 +16,11 @@ from ..engine.engine import Engine
 from ..errors import MachineError
 from ..server.app import create_app
 
-GRACE_SECONDS = 5
+GRACE_SECONDS = 5.0
 """How long open requests may go on after a signal; a second signal ends them at once."""
+
+LAST_WORDS_SECONDS = 3
+"""How long the server may take to tell the clients that their requests have ended."""
 
 
 class Server(uvicorn.Server):
@@ -37,8 +41,7 @@ class Server(uvicorn.Server):
         self._ready()
 
     def stop(self) -> None:
-        """Let open requests end, for a while; the second time, end at once."""
-        self.force_exit = self.should_exit
+        """Take no more requests, and end when the open ones have."""
         self.should_exit = True
 
 
@@ -66,26 +69,40 @@ async def serve(
         await serve_engine(engine, listener, say)
 
 
-async def serve_engine(engine: Engine, listener: socket.socket, say: Callable[[str], None]) -> None:
-    """Serve an open engine until a signal or its death. `say` takes the line that tells the address."""
+async def serve_engine(
+    engine: Engine, listener: socket.socket, say: Callable[[str], None], grace: float = GRACE_SECONDS
+) -> None:
+    """Serve an open engine until a signal or its death. `say` takes the line that tells the address.
+
+    After a signal, open requests have `grace` seconds to end; then, or at a second signal, they end with
+    the error that the engine is closed.
+    """
     host, port = listener.getsockname()[:2]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     settings = uvicorn.Config(
-        create_app(engine), lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS, server_header=False
+        create_app(engine),
+        lifespan="off",
+        timeout_graceful_shutdown=math.ceil(grace) + LAST_WORDS_SECONDS,
+        server_header=False,
     )
     server = Server(settings, lambda: say(f"{engine.model_name} is served at http://{address}/v1"))
     async with anyio.create_task_group() as nursery:
-        await nursery.start(_stop_on_signal, server)
+        await nursery.start(_stop_on_signal, engine, server, grace)
         nursery.start_soon(_stop_with_engine, engine, server)
         await server.serve([listener])
         nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(server: Server, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+async def _stop_on_signal(
+    engine: Engine, server: Server, grace: float, *, task_status: anyio.abc.TaskStatus[None]
+) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
-        async for _ in signals:
-            server.stop()
+        await anext(signals)
+        server.stop()
+        with anyio.move_on_after(grace):
+            await anext(signals)
+        engine.close()
 
 
 async def _stop_with_engine(engine: Engine, server: Server) -> None:

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import anyio
 
-from ..errors import ActorLLMError, EngineClosed
+from ..errors import ActorLLMError, EngineClosed, UsageError
 from ..messages import (
     Cancel,
     Delta,
@@ -133,6 +133,8 @@ class Door:
 
     async def enter(self, question: Question) -> Cell:
         """Wait for a seat, then ask. Raises EngineClosed, or EngineDied, when there will be none."""
+        if threading.get_ident() != self._thread:
+            raise UsageError("an engine can only be asked in the event loop in which it was opened")
         self._raise_if_closed()
         await self._seats.acquire()
         if self._closed is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ import anyio.lowlevel
 
 from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
-from ..errors import ActorLLMError, EngineDied, InvalidRequest, UsageError
+from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, UsageError
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
 from ..params import SamplingParams
 from .door import not_open
@@ -46,13 +47,13 @@ class Engine:
 
     def __init__(
         self,
-        config: EngineConfig | str | None = None,
+        config: EngineConfig | str | PathLike[str] | None = None,
         *,
         progress: Progress | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """`config` is a configuration or a model's name; `progress` hears of a download."""
-        self.config = EngineConfig(model=config) if isinstance(config, str) else config or EngineConfig()
+        """`config` is a configuration, or a model's name or path; `progress` hears of a download."""
+        self.config = as_config(config)
         self._progress = progress
         self._parts = parts or Parts()
         self._stack = AsyncExitStack()
@@ -118,6 +119,10 @@ class Engine:
         """Why no request is taken: not entered yet, left, or died; None while the engine is open."""
         return not_open() if self._entered is None else self._ring.door.closed
 
+    def close(self) -> None:
+        """Take no more requests, and end the open ones with EngineClosed; the block can be left later."""
+        self._ring.door.close(EngineClosed("the engine is shutting down; this request was not finished"))
+
     async def wait_closed(self) -> None:
         """Wait until the engine is left, or dies (see `died`)."""
         await self._ring.door.wait_closed()
@@ -177,6 +182,15 @@ class Engine:
         return Stream(self._ring.door, question)
 
 
+def as_config(config: EngineConfig | str | PathLike[str] | None) -> EngineConfig:
+    """A configuration of what one may give for it. Raises ConfigError for anything else."""
+    if config is None:
+        return EngineConfig()
+    if isinstance(config, EngineConfig):
+        return config
+    return EngineConfig(model=fspath(config) if isinstance(config, PathLike) else config)
+
+
 def _text(prompt: str, param: str = "prompt") -> str:
     try:
         prompt.encode()
@@ -187,15 +201,22 @@ def _text(prompt: str, param: str = "prompt") -> str:
 
 
 def _column(prompt: Any) -> bytes:
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+    """Token ids as a column; arrays of NumPy and tensors of torch are lists too."""
+    if hasattr(prompt, "tolist") and not isinstance(prompt, memoryview):
+        prompt = prompt.tolist()
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
         text = f"the prompt must be a string or a list of token ids, not {type(prompt).__name__}"
         raise InvalidRequest(text, "prompt")
-    for token in prompt:
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise InvalidRequest(f"a token id must be an integer, not {token!r}", "prompt")
-        if not 0 <= token < 2**31:
-            raise InvalidRequest(f"token id {token} is outside the vocabulary", "prompt")
-    return pack(prompt)
+    return pack(_token(token) for token in prompt)
+
+
+def _token(token: Any) -> int:
+    if isinstance(token, bool) or not hasattr(token, "__index__"):
+        raise InvalidRequest(f"a token id must be an integer, not {token!r}", "prompt")
+    number: int = token.__index__()
+    if not 0 <= number < 2**31:
+        raise InvalidRequest(f"token id {number} is outside the vocabulary", "prompt")
+    return number
 
 
 def _conversation(messages: Any) -> str:

@@ -1,7 +1,7 @@
 """LLM: the engine for programs that are not async. Works in scripts and in notebooks."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -70,8 +70,7 @@ class LLM:
         a prompt or the number of params is wrong; the first error of a request otherwise. Ctrl-C aborts
         all of them.
         """
-        one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int))
-        many: Sequence[Any] = [prompts] if one else prompts
+        many = _many(prompts, lambda first: hasattr(first, "__index__"), "prompts")
         each = _for_each(params, len(many))
         streams = [self.engine.generate(prompt, own) for prompt, own in zip(many, each, strict=True)]
         return self._wait(streams)
@@ -82,8 +81,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation (a list of messages) or a list of conversations."""
-        one = bool(conversations) and isinstance(conversations[0], Mapping)
-        many: Sequence[Any] = [conversations] if one else conversations
+        many = _many(conversations, lambda first: isinstance(first, Mapping), "conversations")
         each = _for_each(params, len(many))
         streams = [self.engine.chat(messages, own) for messages, own in zip(many, each, strict=True)]
         return self._wait(streams)
@@ -100,13 +98,25 @@ class LLM:
             raise
 
 
+def _many(given: Any, is_part: Callable[[Any], bool], name: str) -> Sequence[Any]:
+    """A list of what was given, which may be one alone: a text, or a list of parts."""
+    if isinstance(given, str):
+        return [given]
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray | memoryview):
+        raise InvalidRequest(f"{name} must be a list, not {type(given).__name__}", name)
+    return [given] if given and is_part(given[0]) else given
+
+
 def _for_each(
     params: SamplingParams | Sequence[SamplingParams] | None, count: int
 ) -> Sequence[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
-    if len(params) != count:
-        raise InvalidRequest(f"there are {count} prompts, but {len(params)} params", "params")
+    if not isinstance(params, Sequence) or len(params) != count:
+        given = f"{len(params)} params" if isinstance(params, Sequence) else type(params).__name__
+        raise InvalidRequest(f"there are {count} prompts, but {given}", "params")
     return params
 
 

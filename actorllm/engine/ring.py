@@ -133,7 +133,8 @@ async def _run_actors(
     async with anyio.create_task_group() as nursery:
         scope = nursery.cancel_scope
         rendered = _deliver(ring, "renderer", scope)
-        jobs = PooledJobs(partial(render, checkpoint), nursery, rendered, config.renderer_num_workers)
+        work = partial(render, checkpoint, ring.max_model_len)
+        jobs = PooledJobs(work, nursery, rendered, config.renderer_num_workers)
         executed = _deliver(ring, "worker", scope)
         start_job: dict[str, Callable[[Job], None]] = {
             "renderer": jobs.start,

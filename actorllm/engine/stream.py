@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 
+import anyio.lowlevel
+
 from ..errors import ActorLLMError, UsageError, rebuild
 from ..messages import Question
 from .door import Cell, Door, again
@@ -36,7 +38,10 @@ class Stream:
         """
         if self._finished:
             raise StopAsyncIteration
-        return self._take(await self._entered(Cell.wait))
+        cell = await self._entered(Cell.wait)
+        if cell.error is not None:
+            await anyio.lowlevel.checkpoint()  # if the reader is cancelled too, that is what it hears
+        return self._take(cell)
 
     async def accepted(self) -> None:
         """Wait until the request has a seat and its prompt is found good; no token need have come.
@@ -83,6 +88,9 @@ class Stream:
         try:
             if self._cell is None:
                 self._cell = await self._door.enter(self._question)
+            if self._finished:  # it was closed while it waited for a seat
+                self._door.abandon(self._cell.request)
+                raise StopAsyncIteration
             await wait(self._cell)
         except BaseException:
             self.close()
@@ -101,6 +109,8 @@ class Stream:
 
     def _take(self, cell: Cell) -> RequestOutput:
         """Make an output of what is in the cell, and empty it."""
+        if self._finished:
+            raise StopAsyncIteration
         parts, cell.parts = cell.parts, []
         tokens, cell.tokens = cell.tokens, []
         self._parts += parts
