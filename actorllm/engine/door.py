@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 import anyio
+import anyio.lowlevel
 
 from ..errors import ActorLLMError, EngineClosed, UsageError
 from ..messages import (
@@ -135,11 +136,11 @@ class Door:
         """Wait for a seat, then ask. Raises EngineClosed, or EngineDied, when there will be none."""
         if threading.get_ident() != self._thread:
             raise UsageError("an engine can only be asked in the event loop in which it was opened")
-        self._raise_if_closed()
+        await self._raise_if_closed()
         await self._seats.acquire()
         if self._closed is not None:
             self._seats.release()
-        self._raise_if_closed()
+        await self._raise_if_closed()
         self._counter += 1
         cell = Cell(request_id(0, self._counter))
         try:
@@ -175,8 +176,9 @@ class Door:
         for _ in range(self.num_waiting):
             self._seats.release()
 
-    def _raise_if_closed(self) -> None:
+    async def _raise_if_closed(self) -> None:
         if self._closed is not None:
+            await anyio.lowlevel.checkpoint()  # if the caller is cancelled too, that is what it hears
             raise again(self._closed)
 
 

@@ -15,7 +15,10 @@ from actorllm import (
     Parts,
     RequestFailed,
     SamplingParams,
+    UsageError,
 )
+from actorllm.messages import RunStep
+from actorllm.model.hash import HashRunner
 
 from .build import POISON, Crashing, config, expected, failing, prompts
 
@@ -170,3 +173,60 @@ async def test_a_crashed_actor_ends_every_stream_with_its_reason() -> None:
             assert engine.died is not None
             with pytest.raises(EngineDied, match="no order"):
                 await engine.generate(GOOD, PARAMS)
+
+
+async def test_an_engine_is_entered_once() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(UsageError, match="this engine is open"):
+            await engine.__aenter__()
+        assert (await engine.generate(GOOD, PARAMS)).finished
+
+
+async def test_an_engine_is_asked_in_its_own_event_loop(anyio_backend_name: str) -> None:
+    async with Engine(config()) as engine:
+
+        async def ask() -> None:
+            await engine.generate(GOOD, PARAMS)
+
+        with pytest.raises(UsageError, match="in the event loop in which it was opened"):
+            await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=anyio_backend_name))
+        assert list((await engine.generate(GOOD, PARAMS)).token_ids) == expected(GOOD, PARAMS)
+
+
+async def test_a_cancelled_reader_hears_of_the_cancellation_and_not_of_the_closed_engine() -> None:
+    for moment in range(30):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as nursery, Engine(config(verify=False)) as engine:
+
+                async def read(engine: Engine = engine) -> None:
+                    await engine.generate(GOOD, SamplingParams(max_tokens=200, ignore_eos=True))
+
+                for _ in range(3):
+                    nursery.start_soon(read)
+                for _ in range(moment):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+class Panic(BaseException):
+    """What some libraries raise beside Exception."""
+
+
+class Panics(HashRunner):
+    """A model whose library panics in the second step."""
+
+    def execute(self, step: RunStep) -> bytes:
+        if step.step == 2:
+            raise Panic("a library gave up")
+        return super().execute(step)
+
+
+async def test_even_a_panic_of_a_step_is_an_error_of_its_request() -> None:
+    parts = Parts(open_runner=lambda checkpoint, config: Panics(config, 4096))
+    async with Engine(config(), parts=parts) as engine:
+        with pytest.raises(RequestFailed, match="Panic: a library gave up") as caught:
+            await engine.generate(GOOD, PARAMS)
+        assert "in execute" in caught.value.__notes__[0]
+        await engine.check()

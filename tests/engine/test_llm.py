@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import pytest
 
-from actorllm import LLM, InvalidRequest, ModelNotFound, SamplingParams
+from actorllm import LLM, EngineClosed, InvalidRequest, ModelNotFound, SamplingParams
 
 from .build import config, expected, prompts
 
@@ -48,8 +50,10 @@ def test_an_error_reaches_the_caller_and_the_engine_goes_on() -> None:
 
 
 def test_a_model_that_is_not_there_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
     with pytest.raises(ModelNotFound):
         LLM("./no-such-model")
+    assert threading.active_count() <= before
 
 
 def test_a_program_that_forgets_to_close_it_still_ends() -> None:
@@ -62,3 +66,35 @@ def test_a_program_that_forgets_to_close_it_still_ends() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stdout.strip(), done.stderr) == ("4", "")
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a"}, b"x", {"a": 1}])
+def test_what_is_no_list_of_prompts_is_refused(prompts: Any) -> None:
+    with LLM(config()) as llm, pytest.raises(InvalidRequest, match="prompts must be a list, not "):
+        llm.generate(prompts)
+
+
+def test_a_closed_llm_says_so() -> None:
+    llm = LLM(config())
+    llm.close()
+    with pytest.raises(EngineClosed, match="this LLM was closed"):
+        llm.generate("x")
+
+
+def test_ctrl_c_aborts_the_requests() -> None:
+    code = (
+        "import _thread, threading, time\n"
+        "from actorllm import LLM, EngineConfig, SamplingParams\n"
+        "llm = LLM(EngineConfig(model='hash', seed=0, num_gpu_blocks_override=300, max_model_len=4000))\n"
+        "params = SamplingParams(max_tokens=3900, ignore_eos=True)\n"
+        "def interrupt():\n"
+        "    while llm.engine._ring.door.num_open < 8: time.sleep(0.01)\n"
+        "    _thread.interrupt_main()\n"
+        "threading.Thread(target=interrupt).start()\n"
+        "try: llm.generate(['x'] * 8, params)\n"
+        "except KeyboardInterrupt: llm._portal.call(llm.engine.check); print('interrupted, and idle')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("interrupted, and idle\n", "")

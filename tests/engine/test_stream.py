@@ -2,9 +2,12 @@
 
 import gc
 import threading
+from typing import Any
 
 import anyio
+import numpy as np
 import pytest
+import torch
 
 from actorllm import Engine, InvalidRequest, SamplingParams, Stream, UsageError
 
@@ -208,3 +211,42 @@ async def test_a_prompt_is_accepted_before_its_first_token() -> None:
         with pytest.raises(InvalidRequest, match="the prompt is empty"):
             await engine.generate([], LONG).accepted()
         await engine.check()
+
+
+async def test_a_stream_closed_while_it_waits_for_a_seat_takes_none() -> None:
+    async with Engine(config(max_requests=1)) as engine:
+        first = engine.generate(PROMPT, LONG)
+        await anext(first)
+        second = engine.generate(PROMPT, LONG)
+        outputs = []
+
+        async def read() -> None:
+            outputs.extend([output async for output in second])
+
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(read)
+            await anyio.lowlevel.checkpoint()
+            assert (await engine.statistics())["door"]["num_waiting"] == 1
+            second.close()
+            await first
+        assert outputs == []
+        await engine.check()
+
+
+async def test_a_prompt_that_no_context_holds_is_refused_before_it_is_tokenised() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(
+            InvalidRequest, match="has 1000000 characters, more than max_model_len 256 tokens"
+        ):
+            await engine.generate("x" * 1_000_000, LONG)
+        with pytest.raises(InvalidRequest, match="more than max_model_len 256 tokens"):
+            await engine.chat([{"role": "user", "content": "x" * 1_000_000}])
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple])
+async def test_arrays_and_tensors_are_token_prompts(kind: Any) -> None:
+    async with Engine(config()) as engine:
+        output = await engine.generate(kind(PROMPT), LONG)
+        assert list(output.token_ids) == expected(PROMPT, LONG)
+        numbers: list[Any] = [np.int64(5)]
+        assert (await engine.generate(numbers, SamplingParams(max_tokens=1))).prompt_token_ids == [5]

@@ -1,0 +1,47 @@
+"""EngineConfig refuses what cannot work, before anything starts."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from actorllm import ConfigError, EngineConfig
+
+WRONG: dict[str, tuple[Any, ...]] = {
+    "model": ("", 5, None, b"x"),
+    "served_model_name": ("", 5),
+    "dtype": ("float8", None, 16),
+    "seed": ("a", 1.5, -1, True),
+    "max_model_len": (0, 1, "a", True),
+    "block_size": (0, -1, 1.5, None, True),
+    "num_gpu_blocks_override": (0, "a"),
+    "kv_cache_memory_bytes": (0, None),
+    "enable_prefix_caching": (1, None, "yes"),
+    "watermark": (-0.1, 1, 2.0, float("nan"), "a", None),
+    "max_num_batched_tokens": (0, None),
+    "max_num_seqs": (0, None),
+    "max_requests": (0, None),
+    "max_num_queued_reqs": (0, 1.5),
+    "max_num_queued_tokens": (0, "a"),
+    "long_prefill_token_threshold": (-1, None),
+    "policy": ("random", None),
+    "steps_in_flight": (0, 3, None),
+    "renderer_num_workers": (0, None),
+    "num_threads": (0, 1.5),
+    "shutdown_timeout": (-1, float("inf"), float("nan"), "a", None),
+    "verify": (1, None, "no"),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
+def test_a_wrong_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be "):
+        EngineConfig(**{name: value})
+
+
+def test_every_field_is_checked_here() -> None:
+    assert {field.name for field in fields(EngineConfig)} == set(WRONG)
+
+
+def test_the_defaults_are_right() -> None:
+    assert EngineConfig().model == "smollm2-135m"

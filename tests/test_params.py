@@ -1,0 +1,80 @@
+"""SamplingParams refuses what cannot be, and gives each actor its part."""
+
+from typing import Any
+
+import pytest
+
+from actorllm import InvalidRequest, SamplingParams
+from actorllm.messages import Limits, Sampling, TextRules
+
+HUGE = 10**400
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("temperature", -1, r"temperature must be in \[0, 2\], not -1"),
+        ("temperature", 2.1, r"in \[0, 2\], not 2.1"),
+        ("temperature", NAN, r"in \[0, 2\], not nan"),
+        ("temperature", INF, r"in \[0, 2\], not inf"),
+        ("temperature", HUGE, r"in \[0, 2\]"),
+        ("temperature", "hot", "must be a number, not str"),
+        ("temperature", True, "must be a number, not bool"),
+        ("top_p", 0, r"top_p must be in \(0, 1\], not 0"),
+        ("top_p", 2, r"in \(0, 1\], not 2"),
+        ("top_p", NAN, r"in \(0, 1\], not nan"),
+        ("min_p", -0.1, r"min_p must be in \[0, 1\], not -0.1"),
+        ("min_p", HUGE, r"in \[0, 1\]"),
+        ("top_k", -2, "top_k must be between -1 and"),
+        ("top_k", 1.5, "must be an integer, not float"),
+        ("max_tokens", 0, "max_tokens must be between 1 and"),
+        ("max_tokens", "5", "must be an integer, not str"),
+        ("seed", 2**63, "seed must be between"),
+        ("seed", "x", "must be an integer, not str"),
+        ("stop", [""], "stop must be non-empty strings, not ''"),
+        ("stop", [5], "stop must be non-empty strings, not 5"),
+        ("stop", 5, "stop must be a list, not int"),
+        ("stop", ["a"] * 17, "stop has 17 strings; at most 16"),
+        ("stop", "a" * 1001, "a stop string has 1001 characters; at most 1000"),
+        ("stop_token_ids", [-1], "stop_token_ids must be between 0 and"),
+        ("stop_token_ids", [None], "must be integers, not None"),
+        ("stop_token_ids", 5, "must be a list, not int"),
+        ("ignore_eos", 1, "ignore_eos must be true or false"),
+        ("detokenize", None, "detokenize must be true or false"),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.param == name
+
+
+def test_stop_strings_need_text() -> None:
+    with pytest.raises(InvalidRequest, match="stop needs detokenize=True"):
+        SamplingParams(stop="x", detokenize=False)
+
+
+def test_what_is_not_given_comes_from_the_model() -> None:
+    defaults = Sampling(temperature=0.6, top_k=40, top_p=0.9, min_p=0.1)
+    assert SamplingParams(seed=3).sampling(defaults) == Sampling(0.6, 40, 0.9, 0.1, 3)
+    given = SamplingParams(temperature=1, top_k=-1, top_p=1, min_p=0)
+    assert given.sampling(defaults) == Sampling(1.0, 0, 1.0, 0.0, None)
+
+
+def test_a_temperature_of_nothing_is_greedy_whatever_else_is_given() -> None:
+    params = SamplingParams(temperature=0.000001, top_k=5, top_p=0.5, seed=1)
+    assert params.sampling(Sampling()) == Sampling(temperature=0.0, seed=1)
+
+
+def test_each_actor_gets_its_part() -> None:
+    params = SamplingParams(
+        max_tokens=7,
+        stop="end",
+        stop_token_ids=[4, 5],
+        ignore_eos=True,
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,
+    )
+    assert params.limits() == Limits(7, (4, 5), True)
+    assert params.text_rules() == TextRules(("end",), True, False, True)
