@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from .errors import InvalidRequest
-from .messages import Limits, Sampling, TextRules
+from .messages import Limits, Sampling, Terms, TextRules
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy, as in vLLM."""
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
+MAX_TIMEOUT = 10.0**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,39 @@ class SamplingParams:
 
     def _grammar(self) -> str | None:
         return None if self.structured_outputs is None else repr(self.structured_outputs)
+
+
+class Service(TypedDict, total=False):
+    """On whose behalf a request runs, and how soon.
+
+    priority       with the policy `priority`, a lower one is served sooner (default 0)
+    tenant         with the policy `fair`, tokens are shared between tenants (default "")
+    queue_timeout  seconds after which it ends unless it has begun to run
+    ttft_timeout   seconds after which it ends unless it has its first token
+    timeout        seconds after which it ends; with the policy `deadline`, the sooner the earlier served
+    """
+
+    priority: int
+    tenant: str
+    queue_timeout: float | None
+    ttft_timeout: float | None
+    timeout: float | None
+
+
+def terms(service: Service) -> Terms:
+    """The Scheduler's part of it. Raises InvalidRequest for what cannot be."""
+    for name in service:
+        if name not in Service.__annotations__:
+            raise InvalidRequest(
+                f"unknown argument {name!r}; known are {', '.join(Service.__annotations__)}", name
+            )
+    for name in ("queue_timeout", "ttft_timeout", "timeout"):
+        _number(service.get(name), name, 0, MAX_TIMEOUT)
+    priority, tenant = service.get("priority", 0), service.get("tenant", "")
+    _integer(priority, "priority", -(2**31))
+    if not isinstance(tenant, str):
+        raise InvalidRequest(f"tenant must be a string, not {type(tenant).__name__}", "tenant")
+    return Terms(**service)
 
 
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from actorllm import InvalidRequest, SamplingParams
-from actorllm.messages import Limits, Sampling, TextRules
+from actorllm.messages import Limits, Sampling, Terms, TextRules
+from actorllm.params import terms
 
 HUGE = 10**400
 NAN, INF = float("nan"), float("inf")
@@ -78,3 +79,25 @@ def test_each_actor_gets_its_part() -> None:
     )
     assert params.limits() == Limits(7, (4, 5), True)
     assert params.text_rules() == TextRules(("end",), True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("service", "message"),
+    [
+        ({"timeout": -1}, r"timeout must be in \[0, "),
+        ({"ttft_timeout": NAN}, "ttft_timeout must be in"),
+        ({"queue_timeout": "soon"}, "queue_timeout must be a number, not str"),
+        ({"priority": 1.5}, "priority must be an integer, not float"),
+        ({"tenant": 5}, "tenant must be a string, not int"),
+        ({"deadline": 5}, "unknown argument 'deadline'; known are priority, tenant,"),
+    ],
+)
+def test_a_wrong_service_is_named(service: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        terms(service)
+    assert caught.value.param == next(iter(service))
+
+
+def test_the_scheduler_is_told_of_the_service() -> None:
+    assert terms({}) == Terms()
+    assert terms({"priority": -3, "tenant": "a", "timeout": 2}) == Terms(-3, "a", timeout=2)

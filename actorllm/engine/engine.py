@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 import anyio.from_thread
@@ -18,7 +18,7 @@ from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
 from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, UsageError
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
-from ..params import SamplingParams
+from ..params import SamplingParams, Service, terms
 from .door import not_open
 from .outputs import Statistics
 from .parts import Parts
@@ -81,21 +81,32 @@ class Engine:
         if exc is None and died is not None:
             raise died
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **service: Unpack[Service]
+    ) -> Stream:
         """Continue a prompt: text (tokenised with the model's special tokens) or token ids.
 
-        Raises InvalidRequest for a prompt of another type; what only the tokens show comes from the stream.
+        Keyword arguments say on whose behalf and how soon (`params.Service`); a request that misses a
+        timeout ends with finish_reason `timeout`. Raises InvalidRequest for a prompt of another type; what
+        only the tokens show comes from the stream.
         """
         if isinstance(prompt, str):
-            return self._ask(TextPrompt(_text(prompt)), params)
-        return self._ask(TokenPrompt(_column(prompt)), params)
+            return self._ask(TextPrompt(_text(prompt)), params, service)
+        return self._ask(TokenPrompt(_column(prompt)), params, service)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None) -> Stream:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        **service: Unpack[Service],
+    ) -> Stream:
         """Answer a conversation: messages with `role` and `content`, through the model's chat template.
 
-        Without `params`, and for `max_tokens=None`, the answer may take the rest of the context.
+        Without `params`, and for `max_tokens=None`, the answer may take the rest of the context. Keyword
+        arguments are those of `generate`.
         """
-        return self._ask(Conversation(_conversation(messages)), params or SamplingParams(max_tokens=None))
+        conversation = Conversation(_conversation(messages))
+        return self._ask(conversation, params or SamplingParams(max_tokens=None), service)
 
     @property
     def model_name(self) -> str:
@@ -172,13 +183,18 @@ class Engine:
             raise not_open()
         return self._entered[1]
 
-    def _ask(self, prompt: TextPrompt | TokenPrompt | Conversation, params: SamplingParams | None) -> Stream:
+    def _ask(
+        self,
+        prompt: TextPrompt | TokenPrompt | Conversation,
+        params: SamplingParams | None,
+        service: Service,
+    ) -> Stream:
         if params is None:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", "params")
         sampling = params.sampling(self._checkpoint.sampling_defaults)
-        question = Question(prompt, sampling, params.limits(), params.text_rules())
+        question = Question(prompt, sampling, params.limits(), params.text_rules(), terms(service))
         return Stream(self._ring.door, question)
 
 
