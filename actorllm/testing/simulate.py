@@ -296,12 +296,8 @@ class _Simulation:
 
     def _render(self, job: Job) -> None:
         fails = self.random.random() < self.scenario.raises
-        done = do(
-            self._refuse
-            if fails
-            else partial(render, _checkpoint(), max_model_len(self.scenario.config, self.device)),
-            job,
-        )
+        longest = max_model_len(self.scenario.config, self.device)
+        done = do(self._refuse if fails else partial(render, _checkpoint(), longest), job)
         self._send(self.lanes["renderer", "renderer"], done)
 
     def _refuse(self, work: Render) -> Rendered:
