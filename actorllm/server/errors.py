@@ -1,6 +1,7 @@
 """Every error in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import json
+import math
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -9,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest
+from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, Overloaded
 
 MAX_COMPLAINTS = 10
 """Errors of one body that its message lists."""
@@ -36,6 +37,8 @@ def error_response(error: Exception) -> Response:
     """The same as a response. Also lone surrogates, echoed from a request, are written (escaped)."""
     body = error_body(error)
     headers = error.headers if isinstance(error, HTTPException) else None
+    if isinstance(error, Overloaded):
+        headers = {"retry-after": str(math.ceil(error.retry_after))}
     return Response(json.dumps(body), body["error"]["code"], headers, media_type="application/json")
 
 
@@ -44,6 +47,8 @@ def _explain(error: Exception) -> tuple[int, str, str | None]:
     match error:
         case InvalidRequest():
             return 400, str(error), error.param
+        case Overloaded():
+            return 429, str(error), None
         case EngineDied() | EngineClosed():
             return 503, str(error), None
         case ActorLLMError():

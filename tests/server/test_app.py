@@ -1,12 +1,13 @@
 """The app: every error has OpenAI's shape, its right status and the field at fault; mounting."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
-from actorllm import Engine, EngineDied, Parts
+from actorllm import Engine, EngineDied, Parts, SamplingParams
 from actorllm.server.app import create_app
 
 from ..engine.build import Crashing, failing
@@ -15,6 +16,7 @@ from .build import (
     COMPLETIONS,
     CONFIG,
     HELLO,
+    Held,
     answer,
     client_of,
     error,
@@ -287,3 +289,20 @@ async def test_the_schema_describes_both_requests() -> None:
     assert {"ChatRequest", "CompletionRequest"} <= schema["components"]["schemas"].keys()
     prompt = schema["components"]["schemas"]["CompletionRequest"]["properties"]["prompt"]
     assert {"type": "string"} in prompt["anyOf"]
+
+
+async def test_a_full_queue_is_a_429_that_says_when_to_come_again() -> None:
+    held = Held()
+    config = replace(CONFIG, max_num_seqs=1, max_num_queued_reqs=1)
+    async with Engine(config, parts=held.parts) as engine, client_of(create_app(engine)) as client:
+        first = engine.generate("a", SamplingParams(max_tokens=9, ignore_eos=True))
+        await anext(first)
+        second = engine.generate("b", SamplingParams(max_tokens=9, ignore_eos=True))
+        await second.accepted()
+        response = await client.post(COMPLETIONS, json={"prompt": "c"})
+        held.gate.set()
+        assert (await first).finished
+        assert (await second).finished
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "1"
+    assert error(response)["type"] == "TooManyRequestsError"
