@@ -8,6 +8,7 @@ import anyio
 import numpy as np
 import pytest
 import torch
+import trio
 
 from actorllm import Engine, InvalidRequest, SamplingParams, Stream, UsageError
 
@@ -252,3 +253,13 @@ async def test_arrays_and_tensors_are_token_prompts(kind: Any) -> None:
         assert list(output.token_ids) == expected(PROMPT, LONG)
         numbers: list[Any] = [np.int64(5)]
         assert (await engine.generate(numbers, SamplingParams(max_tokens=1))).prompt_token_ids == [5]
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_an_idle_engine_wakes_for_mail_alone() -> None:
+    async with Engine(config()) as engine:
+        await engine.generate(PROMPT, LONG)
+        await engine.check()
+        await anyio.wait_all_tasks_blocked()
+        statistics = trio.lowlevel.current_statistics()
+        assert (statistics.tasks_runnable, statistics.seconds_to_next_deadline) == (0, float("inf"))
