@@ -129,21 +129,21 @@ class Laws:
         """When the first of the requests with timeouts must end."""
         return min((due.first for due in self._due.values()), default=NEVER)
 
-    def turned(self, actor: str, core: Any, now: float) -> None:
-        """An actor's turn at this time is over."""
-        if actor != "scheduler":
-            return
-        alone = core.statistics().num_on_probation == 0 or self._most_rows < 2
+    def turned(self, now: float, num_suspects: int) -> None:
+        """The Scheduler's turn at this time is over; so many requests must run alone."""
+        alone = num_suspects == 0 or self._most_rows < 2
         assert alone, f"{self._most_rows} rows in a step that should be a suspect's alone"
         self._most_rows = 0
         self._aborted |= self._aborting
         self._aborting.clear()
         for submit in self._fresh:
-            self._due[submit.request] = Due(now, submit.terms)
+            due = Due(now, submit.terms)
+            if due.first < NEVER:
+                self._due[submit.request] = due
         self._fresh.clear()
         for ending in self._endings:
             self._judge(ending, now)
-            del self._due[ending.request]
+            self._due.pop(ending.request, None)
         self._endings.clear()
         for request, due in self._due.items():
             late = due.first <= now and request not in self._compiling
@@ -153,6 +153,7 @@ class Laws:
         """Whether the request may end like this."""
         request, fault = ending.request, ending.fault
         if ending.finish_reason == "timeout":
+            assert request in self._due, f"request {request} has timed out, but has no timeout"
             first = self._due[request].first
             assert first <= now, f"request {request} has timed out at {now}, but has time until {first}"
         elif fault is not None and fault.message.endswith("was made to raise"):

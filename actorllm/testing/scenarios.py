@@ -131,7 +131,7 @@ def _sizes(random: Random) -> Scenario:
         seats=random.randint(1, 8),
         requests=random.choice((2, 9, 32)),
         policy=random.choice(("fcfs", "fcfs", "priority", "fair", "deadline")),
-        budget=random.choice((1, 5, 12, 32, 64)),
+        budget=random.choice((1, 4, 8, 12, 16, 32, 64, 64)),
         chunk=random.choice((0, 0, 3, 9)),
         steps_in_flight=random.choice((1, 2, 2)),
         prefix_caching=random.random() < 0.85,
@@ -157,6 +157,7 @@ def _tight(random: Random, sizes: Scenario) -> Scenario:
         longest_answer=random.choice((16, 24)),
         longest_prompt=random.choice((8, 20, 40)),
         ignore_eos=0.6,
+        stop=0.6,
         rendered=0.05,
         bad=0.02,
     )

@@ -242,14 +242,11 @@ class Sightings:
 
     # -- what cores are ---------------------------------------------------------------------------
 
-    def turned(self, actor: str, core: Any) -> None:
-        """An actor's turn is over."""
-        if actor == "detokenizer":
-            self.covered["tombstone"] += core.statistics().tombstones > 0
-        elif actor == "scheduler":
-            self.covered["probation"] += core.statistics().num_on_probation > 0
-            full = len(self._unseen) + self._in_flight >= self._window
-            self.covered["window full"] += full and self._in_flight < self._max_steps
+    def turned(self, num_suspects: int) -> None:
+        """The Scheduler's turn is over; so many requests must run alone."""
+        full = len(self._unseen) + self._in_flight >= self._window
+        self.covered["window full"] += full and self._in_flight < self._max_steps
+        self.covered["probation"] += num_suspects > 0
 
     def ended(self, cores: dict[str, Any]) -> None:
         """The simulation is over: the counters of the cores."""

@@ -282,8 +282,16 @@ class _Simulation:
                     self._send(lane, message)
         actor.core.check()
         actor.deadline = actor.core.deadline
-        self.laws.turned(actor.name, actor.core, self.now)
-        self.sightings.turned(actor.name, actor.core)
+        self._look_at(actor)
+
+    def _look_at(self, actor: Actor) -> None:
+        """After its turn: what the laws and sightings ask of its statistics."""
+        if actor.name == "scheduler":
+            num_suspects = actor.core.statistics().num_on_probation
+            self.laws.turned(self.now, num_suspects)
+            self.sightings.turned(num_suspects)
+        elif actor.name == "detokenizer":
+            self.sightings.see("tombstone", actor.core.statistics().tombstones)
 
     # -- jobs and faults --------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ ALWAYS = {
         "two steps in flight",
         "window full",
     ),
-    "tight": ("preempted", "resumed", "sent back", "token of a preempted request"),
+    "tight": ("abort while preempted", "preempted", "resumed", "sent back", "token of a preempted request"),
     "faulty": (
         "ended with error",
         "old reply at the executor",
@@ -65,7 +65,7 @@ ALWAYS = {
         "overloaded",
         "shut down",
     ),
-    "mixed": ("abort while preempted",),
+    "mixed": ("ended with abort", "preempted", "step failed"),
 }
 """What the runs of a family must have seen."""
 
