@@ -145,9 +145,8 @@ def real_reference() -> tuple[list[list[int]], list[list[int]]]:
     return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
 
 
-@pytest.mark.xdist_group("smollm2")
 async def test_the_default_model() -> None:
-    prompts, expected = real_reference()
+    prompts, expected = await anyio.to_thread.run_sync(real_reference)
     for mode in MODES:
         config = EngineConfig(model="smollm2-135m", **settings(mode, 24, 16, 256))
         made, statistics = await answers(config, prompts, alone=mode == "alone")
