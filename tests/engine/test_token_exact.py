@@ -4,6 +4,7 @@ Each model is asked alone, all at once, with a token budget that cuts prompts in
 blocks that requests are preempted.
 """
 
+import json
 import random
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio
 import pytest
 import torch
 import transformers
+from filelock import FileLock
 from tokenizers import Tokenizer, decoders, models
 
 from actorllm import Engine, EngineConfig, SamplingParams
@@ -73,8 +75,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 def settings(mode: str, blocks: int, block_size: int, longest: int) -> dict[str, Any]:
     """`blocks` is a number that makes requests preempt each other."""
-    tight = {"num_gpu_blocks_override": blocks, "max_model_len": longest}
-    fixed = {"dtype": "float32", "num_threads": 1, "block_size": block_size, "seed": 0, "verify": True}
+    tight = {"num_gpu_blocks_override": blocks, "max_model_len": longest, "verify": True}
+    fixed = {"dtype": "float32", "num_threads": 1, "block_size": block_size, "seed": 0}
     return fixed | MODES[mode] | (tight if mode == "tight" else {})
 
 
@@ -134,9 +136,18 @@ def as_transformers(checkpoint: Checkpoint) -> Any:
     return model
 
 
-@lru_cache(maxsize=1)
-def real_reference() -> tuple[list[list[int]], list[list[int]]]:
-    """Twelve prompts as tokens, and what transformers makes of them."""
+@pytest.fixture(scope="session")
+def real_reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[int]], list[list[int]]]:
+    """Twelve prompts as tokens, and what transformers makes of them; one process makes it for all."""
+    kept = tmp_path_factory.getbasetemp().parent / "smollm2-reference.json"
+    with FileLock(f"{kept}.lock"):
+        if not kept.exists():
+            kept.write_text(json.dumps(make_real_reference()))
+    prompts, expected = json.loads(kept.read_text())
+    return prompts, expected
+
+
+def make_real_reference() -> tuple[list[list[int]], list[list[int]]]:
     checkpoint = open_checkpoint("smollm2-135m")
     tokenizer = checkpoint.tokenizer()
     chats = [tokenizer.render_chat([{"role": "user", "content": text}]) for text in CHATS]
@@ -145,8 +156,8 @@ def real_reference() -> tuple[list[list[int]], list[list[int]]]:
     return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
 
 
-async def test_the_default_model() -> None:
-    prompts, expected = await anyio.to_thread.run_sync(real_reference)
+async def test_the_default_model(real_reference: tuple[list[list[int]], list[list[int]]]) -> None:
+    prompts, expected = real_reference
     for mode in MODES:
         config = EngineConfig(model="smollm2-135m", **settings(mode, 24, 16, 256))
         made, statistics = await answers(config, prompts, alone=mode == "alone")
