@@ -7,3 +7,8 @@ import pytest
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Async tests run under both."""
     return str(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)

@@ -137,9 +137,12 @@ def as_transformers(checkpoint: Checkpoint) -> Any:
 
 
 @pytest.fixture(scope="session")
-def real_reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[int]], list[list[int]]]:
+def real_reference(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> tuple[list[list[int]], list[list[int]]]:
     """Twelve prompts as tokens, and what transformers makes of them; one process makes it for all."""
-    kept = tmp_path_factory.getbasetemp().parent / "smollm2-reference.json"
+    own = tmp_path_factory.getbasetemp()
+    kept = (own if worker_id == "master" else own.parent) / "smollm2-reference.json"
     with FileLock(f"{kept}.lock"):
         if not kept.exists():
             kept.write_text(json.dumps(make_real_reference()))
@@ -156,6 +159,7 @@ def make_real_reference() -> tuple[list[list[int]], list[list[int]]]:
     return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
 
 
+@pytest.mark.longest
 async def test_the_default_model(real_reference: tuple[list[list[int]], list[list[int]]]) -> None:
     prompts, expected = real_reference
     for mode in MODES:
