@@ -23,7 +23,8 @@ class SamplingParams:
     top_k             draw among the k most likely tokens; 0 or -1 is off. None: the model's (else 0).
     top_p             draw among the most likely tokens whose mass reaches p, in (0, 1]. None: the model's.
     min_p             drop tokens less likely than min_p times the most likely, in [0, 1]. None: the model's.
-    seed              the same seed gives the same tokens; None draws one.
+    seed              the same seed gives the same tokens for the same logits; None draws one. In bfloat16
+                      the logits may differ in their last bits with what else is in the batch.
     max_tokens        at most so many tokens; None is the rest of the context (vLLM's default is 16).
     stop              up to 16 strings of up to 1000 characters; the text ends before the first that appears.
     stop_token_ids    tokens that end the answer, besides the model's own end tokens.
