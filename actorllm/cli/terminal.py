@@ -1,8 +1,12 @@
 """What the commands share: the engine on a thread of its own, answers as they come, a progress bar."""
 
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
 
@@ -90,21 +94,38 @@ class Session:
 
     def show(self, stream: Stream, tally: Tally) -> None:
         """Write an answer as it comes. A KeyboardInterrupt aborts the request."""
+        done: SimpleQueue[Future[RequestOutput | None] | None] = SimpleQueue()
         try:
-            while (output := self._next(stream)) is not None:
-                self.console.out(output.delta, end="", highlight=False)
-                tally.add(output)
+            with _interrupts(lambda: done.put(None)):
+                while (output := self._next(stream, done)) is not None:
+                    self.console.out(output.delta, end="", highlight=False)
+                    tally.add(output)
         finally:
             stream.close()
             self.console.out("")
 
-    def _next(self, stream: Stream) -> RequestOutput | None:
+    def _next(
+        self, stream: Stream, done: "SimpleQueue[Future[RequestOutput | None] | None]"
+    ) -> RequestOutput | None:
         future = self._portal.start_task_soon(_next, stream)
-        try:
-            return future.result()
-        except BaseException:
+        future.add_done_callback(done.put)
+        if done.get() is None:
             future.cancel()
-            raise
+            raise KeyboardInterrupt
+        return future.result()
+
+
+@contextmanager
+def _interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `tell` instead of raising wherever the main thread is: a lock would be left half taken."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: tell())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
