@@ -1,4 +1,4 @@
-"""The command line: serve · chat · generate · fetch · simulate."""
+"""The command line: serve · chat · generate · fetch · simulate · bench."""
 
 import sys
 from collections.abc import Sequence

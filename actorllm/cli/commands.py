@@ -13,6 +13,7 @@ from ..checkpoint import open_checkpoint
 from ..config import DEFAULT_MODEL, EngineConfig
 from ..errors import RequestError
 from ..params import SamplingParams
+from . import bench
 from .options import spread
 from .simulate import simulate
 from .terminal import DownloadBar, Session, Tally, open_session
@@ -106,6 +107,7 @@ def fetch(
 
 
 app.command()(simulate)
+app.add_typer(bench.app, name="bench")
 
 
 def _answer(session: Session, messages: list[dict[str, str]], params: SamplingParams, question: str) -> None:
