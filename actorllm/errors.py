@@ -15,6 +15,9 @@ ActorLLMError
 ├── MachineError          this machine
 │   ├── DownloadFailed    the model could not be fetched
 │   └── EngineDied        an actor crashed; the cause is attached
+├── LinkError             the process at the other end of a link
+│   ├── LinkLost          it is gone
+│   └── LinkRefused       it speaks another version
 └── DecodeError           a peer: bytes that are not a message
 """
 
@@ -73,6 +76,18 @@ class ModelCorrupt(ModelError, ValueError):
 
 class UnsupportedModel(ModelError, ValueError):
     """The model needs something that actorllm does not know."""
+
+
+class LinkError(ActorLLMError):
+    """Something about the process at the other end of a link."""
+
+
+class LinkLost(LinkError, ConnectionError):
+    """The peer is gone: its stream broke, or ended within a frame or without a goodbye."""
+
+
+class LinkRefused(LinkError):
+    """The peer speaks another version; the text says which side is older."""
 
 
 class DecodeError(ActorLLMError, ValueError):

@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Unpack
@@ -63,8 +62,7 @@ class Engine:
         """Raises ModelError, DownloadFailed or ConfigError when it cannot start."""
         if self._entered is not None:
             raise UsageError("this engine is open, or was; make another one")
-        open_ = partial(open_checkpoint, self.config.model, progress=self._report)
-        checkpoint = await anyio.to_thread.run_sync(open_)
+        checkpoint = await anyio.to_thread.run_sync(self._open_checkpoint)
         seed = secrets.randbits(63) if self.config.seed is None else self.config.seed
         ring = await self._stack.enter_async_context(open_ring(self.config, checkpoint, seed, self._parts))
         self._entered = (ring, checkpoint)
@@ -164,6 +162,12 @@ class Engine:
         gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
         await anyio.lowlevel.checkpoint()
         return gathered
+
+    def _open_checkpoint(self) -> Checkpoint:
+        """The checkpoint, with all of its tokenizer that the event loop reads. Blocks."""
+        checkpoint = open_checkpoint(self.config.model, progress=self._report)
+        checkpoint.tokenizer().load()
+        return checkpoint
 
     def _report(self, what: str, done: int, total: int) -> None:
         """Pass the progress of a download on; from its thread, so that a cancellation ends it."""

@@ -1,6 +1,6 @@
 """Putting the ring together in this process: mailboxes, ports, and a task for each actor."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import anyio.abc
 
-from ..actors.jobs import Deliver, PooledJobs, poster
+from ..actors.jobs import Deliver, poster
 from ..actors.render import render
 from ..actors.serve import serve
-from ..actors.worker import Device, open_device
-from ..checkpoint import Checkpoint, Tokenizer
+from ..actors.worker import Device
+from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..cores import Core
 from ..errors import ActorLLMError, EngineClosed, EngineDied
@@ -21,6 +21,7 @@ from ..messages import Job, JobDone, Message, ToCaller
 from ..wire.mailbox import Mailbox, Port, Verified, open_mailbox
 from .door import Door
 from .parts import Parts, make_cores, max_model_len
+from .placement import INLINE, Placement, Spawn
 from .tap import LossyPort, Tap, TappedPort
 from .topology import ACTORS, bounds, capacity, routes
 
@@ -35,11 +36,12 @@ class Ring:
     ports: dict[str, Port[Any]]
     taps: list[LossyPort]
     max_model_len: int
+    placement: Placement
 
     @property
     def idle(self) -> bool:
         """Whether no actor holds or owes anything and no mail is on its way."""
-        mail = any(self.mail_waiting(actor) for actor in ACTORS)
+        mail = any(self.mail_waiting(actor) for actor in ACTORS) or self.placement.num_on_way > 0
         return not mail and self.door.num_open == 0 and all(self.cores[actor].idle for actor in ACTORS)
 
     def mail_waiting(self, actor: str) -> int:
@@ -61,13 +63,16 @@ class Ring:
 
 @asynccontextmanager
 async def open_ring(
-    config: EngineConfig, checkpoint: Checkpoint, seed: int, parts: Parts
+    config: EngineConfig, checkpoint: Checkpoint, seed: int, parts: Parts, placement: Placement = INLINE
 ) -> AsyncIterator[Ring]:
-    """The ring, ready for requests. On leaving, what is still open ends with EngineClosed."""
+    """The ring, ready for requests. On leaving, what is still open ends with EngineClosed.
+
+    The tokenizer of the checkpoint should be loaded already: loading blocks.
+    """
     async with AsyncExitStack() as stack:
-        tokenizer = await anyio.to_thread.run_sync(_load_tokenizer, checkpoint)
-        device = await stack.enter_async_context(open_device(checkpoint, config, parts.open_runner))
-        ring = _wire(config, checkpoint, tokenizer, device, seed, parts, stack)
+        opening = placement.open_device(checkpoint, config, parts.open_runner)
+        device = await stack.enter_async_context(opening)
+        ring = _wire(config, checkpoint, device, seed, parts, placement, stack)
         raised: BaseException | None = None
         async with anyio.create_task_group() as nursery:
             await nursery.start(_run_actors, ring, config, checkpoint, device, parts)
@@ -84,25 +89,18 @@ async def open_ring(
             raise raised
 
 
-def _load_tokenizer(checkpoint: Checkpoint) -> Tokenizer:
-    """The tokenizer with all that the event loop reads of it; what it lacks is an error of the start."""
-    tokenizer = checkpoint.tokenizer()
-    tokenizer.load()
-    return tokenizer
-
-
 def _wire(
     config: EngineConfig,
     checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
     device: Device,
     seed: int,
     parts: Parts,
+    placement: Placement,
     stack: AsyncExitStack,
 ) -> Ring:
     """Mailboxes of the sizes that the topology says, closed with the stack; ports; cores; the door."""
     limits = bounds(config)
-    cores = make_cores(config, checkpoint, tokenizer, device, seed, parts)
+    cores = make_cores(config, checkpoint, checkpoint.tokenizer(), device, seed, parts)
     sizes = {actor: capacity(actor, limits) for actor in ACTORS}
     for index, tap in enumerate(parts.taps):
         cores[f"tap-{index}"], sizes[f"tap-{index}"] = tap.core, tap.capacity
@@ -117,7 +115,7 @@ def _wire(
     taps = [LossyPort(tap, plain[f"tap-{index}"]) for index, tap in enumerate(parts.taps)]
     ports = {actor: TappedPort(plain[actor], taps) if taps else plain[actor] for actor in ACTORS}
     door = Door(limits.requests, ports["frontend"], poster())
-    return Ring(door, cores, mailboxes, ports, taps, max_model_len(config, device))
+    return Ring(door, cores, mailboxes, ports, taps, max_model_len(config, device), placement)
 
 
 async def _run_actors(
@@ -134,15 +132,20 @@ async def _run_actors(
         scope = nursery.cancel_scope
         rendered = _deliver(ring, "renderer", scope)
         work = partial(render, checkpoint, ring.max_model_len)
-        jobs = PooledJobs(work, nursery, rendered, config.renderer_num_workers)
         executed = _deliver(ring, "worker", scope)
         start_job: dict[str, Callable[[Job], None]] = {
-            "renderer": jobs.start,
+            "renderer": ring.placement.start_jobs(work, nursery, rendered, config.renderer_num_workers),
             "worker": lambda job: device.start(job, executed),
         }
+
+        def spawn(name: str, run: Callable[[], Awaitable[None]]) -> None:
+            nursery.start_soon(_guard, name, run, ring, scope)
+
         for actor in ACTORS:
-            send = _sender(actor, ring, start_job.get(actor))
-            nursery.start_soon(_run, actor, ring, send, config.verify, scope)
+            send = _sender(actor, ring, start_job.get(actor), spawn)
+            core, inbox = ring.cores[actor], ring.mailboxes[actor].inbox
+            check = core.check if config.verify else None
+            spawn(actor, partial(ring.placement.serve, actor, core, inbox, send, check))
         for index, tap in enumerate(parts.taps):
             nursery.start_soon(_run_tap, tap, ring.taps[index], ring.mailboxes[f"tap-{index}"])
         task_status.started()
@@ -163,13 +166,18 @@ def _deliver(ring: Ring, actor: str, scope: anyio.CancelScope) -> Deliver:
     return deliver
 
 
-def _sender(actor: str, ring: Ring, start_job: Callable[[Job], None] | None) -> Callable[[Any], None]:
+def _sender(
+    actor: str, ring: Ring, start_job: Callable[[Job], None] | None, spawn: Spawn
+) -> Callable[[Any], None]:
     """What the actor sends with: looks the kind of message up in its routes."""
-    ports: dict[type[Any], tuple[Callable[[Any], None], ...]] = {}
-    for kind, targets in routes(actor).items():
-        ports[kind] = tuple(
-            ring.door.deliver if target == "caller" else ring.ports[target].send_nowait for target in targets
-        )
+    kinds = routes(actor)
+    ways: dict[str, Callable[[Any], None]] = {"caller": ring.door.deliver}
+    for target in dict.fromkeys(target for targets in kinds.values() for target in targets):
+        if target != "caller":
+            ways[target] = ring.placement.port(actor, target, ring.ports[target], spawn).send_nowait
+    ports: dict[type[Any], tuple[Callable[[Any], None], ...]] = {
+        kind: tuple(ways[target] for target in targets) for kind, targets in kinds.items()
+    }
     if start_job is not None:
         ports[Job] = (start_job,)
 
@@ -180,15 +188,12 @@ def _sender(actor: str, ring: Ring, start_job: Callable[[Job], None] | None) -> 
     return send
 
 
-async def _run(
-    actor: str, ring: Ring, send: Callable[[Any], None], verify: bool, scope: anyio.CancelScope
-) -> None:
-    """Serve; when the actor crashes, everyone in the engine is told why, and the ring stops."""
-    core = ring.cores[actor]
+async def _guard(name: str, run: Callable[[], Awaitable[None]], ring: Ring, scope: anyio.CancelScope) -> None:
+    """Run it; when it crashes, everyone in the engine is told why, and the ring stops."""
     try:
-        await serve(core, ring.mailboxes[actor].inbox, send, after_turn=core.check if verify else None)
+        await run()
     except Exception as error:
-        ring.crash(actor, error)
+        ring.crash(name, error)
         scope.cancel()
 
 

@@ -5,7 +5,7 @@ Read this page first: it is the whole conversation of the engine.
 
 from .base import MESSAGES, message
 from .cache import Release, Reserve, Reserved, ResetPool
-from .control import Job, JobDone
+from .control import Hello, Job, JobDone
 from .grammar import Compile, Drop, GrammarReady
 from .packed import RequestId, pack, pack_ids, request_id, unpack, unpack_ids
 from .request import (
@@ -74,6 +74,7 @@ Message = (
     | FromWorker
     | FromGrammar
     | FromDetokenizer
+    | Hello
 )
 
 __all__ = [
@@ -97,6 +98,7 @@ __all__ = [
     "FromWorker",
     "Generate",
     "GrammarReady",
+    "Hello",
     "Job",
     "JobDone",
     "Limits",
