@@ -36,6 +36,10 @@ class EngineConfig:
                             beside a busy program fewer are faster, since they spin while they wait
     shutdown_timeout        seconds that leaving the engine waits for the step in flight
     verify                  check every core after every turn, and encode and decode every message: slow
+    record                  write every turn of every actor, with the prompts and answers, to this file, for
+                            `actorllm replay`; the file is readable by its owner alone
+    record_max_bytes        of the recording: when half of it is full, it goes on in a new file, and the one
+                            before it is kept as PATH.1
     """
 
     model: str = DEFAULT_MODEL
@@ -60,6 +64,8 @@ class EngineConfig:
     num_threads: int | None = None
     shutdown_timeout: float = 5.0
     verify: bool = False
+    record: str | None = None
+    record_max_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
@@ -72,6 +78,10 @@ class EngineConfig:
         for name in ("enable_prefix_caching", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        if self.record is not None and not (
+            isinstance(self.record, str) and self.record and "\0" not in self.record
+        ):
+            raise ConfigError(f"record must be a path or None, not {self.record!r}")
         for name, choices in (("dtype", DTYPES), ("policy", POLICIES), ("steps_in_flight", (1, 2))):
             if getattr(self, name) not in choices:
                 listed = ", ".join(map(str, choices))
@@ -102,6 +112,7 @@ _NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "renderer_num_workers": (_WHOLE, 1),
     "num_threads": (_MAYBE, 1),
     "shutdown_timeout": (_REAL, 0),
+    "record_max_bytes": (_WHOLE, 1 << 16),
 }
 """Of each number: its types, and the least that it may be."""
 

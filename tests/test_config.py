@@ -30,6 +30,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "num_threads": (0, 1.5),
     "shutdown_timeout": (-1, float("inf"), float("nan"), "a", None),
     "verify": (1, None, "no"),
+    "record": ("", 5, b"x", "a\0b"),
+    "record_max_bytes": (0, 65535, None),
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: serve · chat · generate · fetch · simulate · bench."""
+"""The command line: serve · chat · generate · fetch · simulate · replay · bench."""
 
 import sys
 from collections.abc import Sequence

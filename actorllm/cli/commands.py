@@ -15,6 +15,7 @@ from ..errors import RequestError
 from ..params import SamplingParams
 from . import bench
 from .options import spread
+from .replay import replay
 from .simulate import simulate
 from .terminal import DownloadBar, Session, Tally, open_session
 
@@ -107,6 +108,7 @@ def fetch(
 
 
 app.command()(simulate)
+app.command()(replay)
 app.add_typer(bench.app, name="bench")
 
 

@@ -151,7 +151,7 @@ class Engine:
             raise AssertionError(f"the engine still holds something: {await self.statistics()}")
 
     async def statistics(self) -> Statistics:
-        """Every actor's statistics by its name, with `mail` that waits for it; and the door's."""
+        """Every actor's statistics by its name, with `mail` that waits for it; the door's; the `record`'s."""
         ring = self._ring
         gathered: Statistics = {
             name: {**asdict(core.statistics()), "mail": ring.mail_waiting(name)}
@@ -160,6 +160,8 @@ class Engine:
         for index, port in enumerate(ring.taps):
             gathered[f"tap-{index}"] |= {"lost": port.num_lost, "died": port.died}
         gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
+        if ring.recorder is not None:
+            gathered["record"] = ring.recorder.statistics()
         await anyio.lowlevel.checkpoint()
         return gathered
 

@@ -22,6 +22,7 @@ from ..wire.mailbox import Mailbox, Port, Verified, open_mailbox
 from .door import Door
 from .parts import Parts, make_cores, max_model_len
 from .placement import INLINE, Placement, Spawn
+from .record import Recorder, open_recorder
 from .tap import LossyPort, Tap, TappedPort
 from .topology import ACTORS, bounds, capacity, routes
 
@@ -37,6 +38,7 @@ class Ring:
     taps: list[LossyPort]
     max_model_len: int
     placement: Placement
+    recorder: Recorder | None = None
 
     @property
     def idle(self) -> bool:
@@ -73,6 +75,9 @@ async def open_ring(
         opening = placement.open_device(checkpoint, config, parts.open_runner)
         device = await stack.enter_async_context(opening)
         ring = _wire(config, checkpoint, device, seed, parts, placement, stack)
+        cores = {actor: ring.cores[actor] for actor in ACTORS}
+        recording = open_recorder(config, cores, checkpoint.tokenizer())
+        ring.recorder = await stack.enter_async_context(recording)
         raised: BaseException | None = None
         async with anyio.create_task_group() as nursery:
             await nursery.start(_run_actors, ring, config, checkpoint, device, parts)
@@ -143,7 +148,8 @@ async def _run_actors(
 
         for actor in ACTORS:
             send = _sender(actor, ring, start_job.get(actor), spawn)
-            core, inbox = ring.cores[actor], ring.mailboxes[actor].inbox
+            core = ring.cores[actor] if ring.recorder is None else ring.recorder.listen(actor)
+            inbox = ring.mailboxes[actor].inbox
             check = core.check if config.verify else None
             spawn(actor, partial(ring.placement.serve, actor, core, inbox, send, check))
         for index, tap in enumerate(parts.taps):

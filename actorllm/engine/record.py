@@ -1,0 +1,214 @@
+"""Recording: the turns of an engine's cores, as they happen, to be run again by `actorllm replay`.
+
+The prompts and the answers are in it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+
+from ..checkpoint import Tokenizer
+from ..config import EngineConfig
+from ..cores import Core
+from ..errors import ConfigError
+from ..messages import Message
+from ..wire.codec import encode
+from ..wire.recording import Turn, pack_start, pack_turn
+from .segments import SegmentWriter
+from .snapshot import save
+
+QUEUE = 16 << 20
+"""Bytes that wait for the disk; what finds them there is lost."""
+
+SEGMENTS = 2
+"""Files that a recording has at most."""
+
+
+def shared_objects(tokenizer: Tokenizer) -> tuple[object, ...]:
+    """What cores hold that comes from the checkpoint, and is in no snapshot."""
+    return tokenizer, tokenizer.pieces, tokenizer.special_ids
+
+
+class Recorder:
+    """Writes turns into segments, each of which begins with a snapshot of every core.
+
+    It is told of a turn when it is over, and nothing else happens meanwhile; so all cores are between two
+    turns, and a snapshot can be taken. Mail on its way is in later turns. A turn is lost when the disk is too
+    far behind, or when it does not fit into its segment; then a new segment begins behind it. `record` never
+    raises: what goes wrong ends the recording, and `statistics` tells.
+    """
+
+    def __init__(
+        self,
+        cores: Mapping[str, Core[Any, Any]],
+        shared: Sequence[object],
+        header: Mapping[str, Any],
+        writer: SegmentWriter,
+        max_bytes: int,
+    ) -> None:
+        """Begin the first segment. Raises ConfigError when a core cannot be recorded."""
+        self._cores = cores
+        self._shared = shared
+        self._header = header
+        self._writer = writer
+        self._share = max_bytes // SEGMENTS
+        self._size = 0
+        self._gap = False
+        self._turns = self._lost = 0
+        self._segments = 1
+        self._put(self._start())
+
+    def listen(self, actor: str) -> "Listened":
+        """The actor's core, to be served in its place: its turns are recorded."""
+        return Listened(actor, self._cores[actor], self)
+
+    def record(
+        self,
+        actor: str,
+        now: float | None,
+        fed: list[Any],
+        said: tuple[Any, ...],
+        error: Exception | None = None,
+    ) -> None:
+        """Note a turn that is over."""
+        if self._writer.error is not None:
+            return
+        try:
+            self._record(actor, now, fed, said, error)
+        except Exception as failure:  # whatever it is, the engine is not to die of it
+            self._writer.fail(f"{type(failure).__name__}: {failure}")
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts since the start, and why it has ended if it has."""
+        return {
+            "path": self._writer.path,
+            "num_turns": self._turns,
+            "num_lost": self._lost,
+            "num_segments": self._segments,
+            "pending_bytes": self._writer.num_pending,
+            "died": self._writer.error,
+        }
+
+    def _record(
+        self, actor: str, now: float | None, fed: list[Any], said: tuple[Any, ...], error: Exception | None
+    ) -> None:
+        if not self._gap:
+            words = tuple(map(encode, fed)), tuple(map(encode, said))
+            data = pack_turn(Turn(actor, now, *words, None if error is None else describe(error)))
+            room = min(self._share - self._size, QUEUE - self._writer.num_pending)
+            if len(data) <= room:
+                self._turns += 1
+                self._put(data)
+                self._gap = self._share - self._size < self._share // 8
+            else:
+                self._lost += 1
+                self._gap = True
+        else:
+            self._lost += 1
+        if self._gap and self._writer.num_pending <= QUEUE // 2:
+            self._gap = False
+            self._segments += 1
+            self._size = 0
+            self._put(self._start(), begins=True)
+
+    def _put(self, data: bytes, *, begins: bool = False) -> None:
+        self._size += len(data)
+        self._writer.put(data, begins=begins)
+
+    def _start(self) -> bytes:
+        """What a segment begins with, now."""
+        snapshots = {}
+        for actor, core in self._cores.items():
+            try:
+                snapshots[actor] = save(core, self._shared)
+            except TypeError as error:
+                raise ConfigError(f"record: the {actor} cannot be recorded: {error}") from error
+        start = pack_start(self._header, snapshots)
+        if len(start) > self._share // 2:
+            least = 2 * SEGMENTS * len(start)
+            text = f"record_max_bytes must be at least {least}: a snapshot takes {len(start)} bytes"
+            raise ConfigError(text)
+        return start
+
+
+@dataclass(slots=True)
+class Listened:
+    """A core whose turns are recorded, those that raise too."""
+
+    actor: str
+    core: Core[Any, Any]
+    recorder: Recorder
+    fed: list[Message] = field(default_factory=list)
+
+    def feed(self, message: Any) -> None:
+        """Feed the core."""
+        self.fed.append(message)
+        try:
+            self.core.feed(message)
+        except Exception as error:
+            self.recorder.record(self.actor, None, self.fed, (), error)
+            raise
+
+    def poll(self, now: float) -> tuple[Any, ...]:
+        """Poll the core, and record the turn."""
+        fed, self.fed = self.fed, []
+        try:
+            said: tuple[Any, ...] = self.core.poll(now)
+        except Exception as error:
+            self.recorder.record(self.actor, now, fed, (), error)
+            raise
+        self.recorder.record(self.actor, now, fed, said)
+        return said
+
+    @property
+    def deadline(self) -> float:
+        """The core's."""
+        return self.core.deadline
+
+    @property
+    def idle(self) -> bool:
+        """The core's."""
+        return self.core.idle
+
+    def check(self) -> None:
+        """Check the core."""
+        self.core.check()
+
+    def statistics(self) -> Any:
+        """The core's."""
+        return self.core.statistics()
+
+
+def describe(error: Exception) -> str:
+    """An exception as it stands in a recording."""
+    return f"{type(error).__name__}: {error}"
+
+
+@asynccontextmanager
+async def open_recorder(
+    config: EngineConfig, cores: Mapping[str, Core[Any, Any]], tokenizer: Tokenizer
+) -> AsyncIterator[Recorder | None]:
+    """A recorder of these cores at `config.record`, or None; on leaving, everything is written.
+
+    Raises ConfigError when the file cannot be made, or a core cannot be recorded.
+    """
+    if config.record is None:
+        yield None
+        return
+    header = await anyio.to_thread.run_sync(_header, config)
+    writer = SegmentWriter(config.record)
+    recorder = Recorder(cores, shared_objects(tokenizer), header, writer, config.record_max_bytes)
+    await anyio.to_thread.run_sync(writer.open)
+    try:
+        yield recorder
+    finally:
+        writer.close()
+        await writer.join()
+
+
+def _header(config: EngineConfig) -> dict[str, Any]:
+    return {"version": version("actorllm"), "model": config.model, "config": asdict(config)}

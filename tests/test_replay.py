@@ -1,0 +1,123 @@
+"""`actorllm replay`: what it writes, and its exit codes."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from actorllm import Engine, SamplingParams
+from actorllm.cli import main
+from actorllm.cores.kvpool import KVPool
+from actorllm.messages import Abort
+from actorllm.wire.codec import encode
+from actorllm.wire.recording import MARK, Turn, pack_start, pack_turn
+
+from .engine.build import config
+
+HEADER = {"model": "hash", "version": "0"}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of one answer."""
+    path = tmp_path_factory.mktemp("recording") / "turns"
+
+    async def answer() -> None:
+        async with Engine(config(record=str(path))) as engine:
+            await engine.generate("hello", SamplingParams(max_tokens=20, temperature=0, ignore_eos=True))
+
+    anyio.run(answer)
+    return path
+
+
+def run(*arguments: str | Path) -> int:
+    """The exit code of `actorllm replay`."""
+    with pytest.raises(SystemExit) as caught:
+        main(["replay", *map(str, arguments)])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_cores_that_say_the_same(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(recording) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert " turns of 8 actors, " in told.out
+    assert told.out.endswith(" s: they say the same\n")
+
+
+def test_a_core_that_says_something_else(
+    recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KVPool, "_admit", lambda *_: True)
+    assert run(recording) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "the kvpool says something else" in told.err
+    assert "  fed:\n    Reserve(" in told.err
+    assert "  said then:\n    Reserved(" in told.err
+    assert "  says now:\n    Reserved(" in told.err
+    assert "first at [0].requests: [" in told.err
+    assert "then, [] now" in told.err
+
+
+def test_a_file_whose_end_is_missing(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(written(tmp_path / "cut", recording.read_bytes()[:-3])) == 0
+    assert "the recording ends within a turn, as when its process is killed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the recording ends before its first turn"),
+        (MARK, "the recording ends before its first turn"),
+        (b"GGUF of course", "no recording of actorllm"),
+        (pack_start(HEADER, {"kvpool": b"junk"}), "the snapshot of the kvpool: "),
+        (
+            pack_start(HEADER, {"kvpool": pickle.dumps(print)}),
+            "it names builtins.print, which no recording may",
+        ),
+        (
+            pack_start(HEADER, {}) + pack_turn(Turn("who", 0.0, (), ())),
+            "turn 1 is of the who, of which there is",
+        ),
+    ],
+)
+def test_a_file_that_is_no_recording(
+    data: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "foreign", data)
+    assert run(path) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"actorllm: {path}: ")
+    assert reason in told
+    assert told.count("\n") == 1
+
+
+def test_a_message_that_is_none(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns: list[Any] = [Turn("kvpool", 0.0, (b"junk",), ()), Turn("kvpool", 0.0, (encode(Abort(5)),), (b"",))]
+    for turn in turns:
+        path = written(tmp_path / "foreign", recording.read_bytes() + pack_turn(turn))
+        assert run(path) == 1
+        assert f"actorllm: {path}: turn " in capsys.readouterr().err
+
+
+def test_a_model_that_is_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "moved", pack_start({"model": "./nowhere"}, {}))
+    assert run(path) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert run(path, "--model", "hash") == 0
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "nothing") == 2
+    assert "cannot be read: No such file or directory" in capsys.readouterr().err
