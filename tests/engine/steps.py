@@ -1,18 +1,24 @@
-"""A tap's core that writes down what the Scheduler planned, in the order in which it happened."""
+"""What the Scheduler planned, in the order in which it happened; a model that waits until all have come."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from typing import Any
 
-from actorllm import Parts, Tap
-from actorllm.actors.worker import OpenRunner, open_runner
+from actorllm import EngineConfig, Parts, Tap
+from actorllm.actors.worker import OpenRunner, Runner, open_runner
+from actorllm.checkpoint import Checkpoint
 from actorllm.messages import RunStep, Submit, unpack, unpack_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A step: tokens of each row by its request's id, and the requests that sample."""
+    """A step: tokens of each row by its request's id; the requests that sample; of those that are new to
+    the workers, the tokens that are not computed.
+    """
 
     rows: dict[int, int]
     samples: frozenset[int]
+    joined: dict[int, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -22,7 +28,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A request reached the Scheduler, with so many tokens."""
+    """A request reached the Scheduler, with a prompt of so many tokens."""
 
     request: int
     num_prompt: int
@@ -69,7 +75,8 @@ class Steps:
             if requests:
                 rows = dict(zip(requests, unpack(message.num_tokens), strict=True))
                 samples = zip(requests, message.samples, strict=True)
-                self.events.append(Planned(rows, frozenset(each for each, yes in samples if yes)))
+                joined = {row.request: len(row.tokens) // 4 - row.num_computed for row in message.new}
+                self.events.append(Planned(rows, frozenset(each for each, yes in samples if yes), joined))
 
     def poll(self, now: float) -> tuple[()]:
         return ()
@@ -81,19 +88,59 @@ class Steps:
         return StepsStatistics(len(self.events))
 
 
-def first_steps(events: list[Planned | Came], tenant: str) -> tuple[int, int, int]:
-    """Of a tenant's only request: how many steps after its Submit it first runs, after how many it first
-    samples, and how many tokens of prompts that had begun were still to be computed at its Submit.
+@dataclass(frozen=True, slots=True)
+class First:
+    """Of a tenant's only request, counted from when it came: the number of the step in which it first runs,
+    and of the one that brings its first token. Then, `num_prompt` are its own tokens, and `remaining` those
+    that the prompts which had begun still lacked.
     """
-    request = next(each for each in events if isinstance(each, Came) and each.tenant == tenant)
-    at = events.index(request)
-    prompts = {each.request: each.num_prompt for each in events if isinstance(each, Came)}
-    computed: dict[int, int] = {}
-    for event in events[:at]:
-        for id_, count in event.rows.items() if isinstance(event, Planned) else ():
-            computed[id_] = computed.get(id_, 0) + count
-    remaining = sum(max(0, prompts[id_] - count) for id_, count in computed.items())
-    after = [event for event in events[at:] if isinstance(event, Planned)]
-    runs = next(number for number, step in enumerate(after, 1) if request.request in step.rows)
-    samples = next(number for number, step in enumerate(after, 1) if request.request in step.samples)
-    return runs, samples, remaining
+
+    runs: int
+    speaks: int
+    num_prompt: int
+    remaining: int
+
+
+def first(events: list[Planned | Came], tenant: str) -> First:
+    """Raises StopIteration when it has no token."""
+    came = next(each for each in events if isinstance(each, Came) and each.tenant == tenant)
+    at = events.index(came)
+    left: dict[int, int] = {}
+    for step in events[:at]:
+        if isinstance(step, Planned):
+            left |= step.joined
+            for request, count in step.rows.items():
+                left[request] = max(0, left[request] - count)
+    after = [step for step in events[at:] if isinstance(step, Planned)]
+    runs = next(number for number, step in enumerate(after, 1) if came.request in step.rows)
+    speaks = next(number for number, step in enumerate(after, 1) if came.request in step.samples)
+    return First(runs, speaks, came.num_prompt, sum(left.values()))
+
+
+def promised(first: First, budget: int, steps_in_flight: int) -> int:
+    """The most steps after which `Fair` lets a tenant's first request run, as its docstring says."""
+    return -(-first.remaining // budget) + 2 * steps_in_flight + 1
+
+
+class Gated:
+    """A runner whose steps wait until the gate opens."""
+
+    def __init__(self, runner: Runner, gate: threading.Event) -> None:
+        self._runner = runner
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def execute(self, step: RunStep) -> bytes:
+        assert self._gate.wait(30), "the gate stays closed"
+        return self._runner.execute(step)
+
+
+def gated(gate: threading.Event) -> OpenRunner:
+    """Opens the model's own runner behind a gate."""
+
+    def open_gated(checkpoint: Checkpoint, config: EngineConfig) -> Any:
+        return Gated(open_runner(checkpoint, config), gate)
+
+    return open_gated

@@ -7,12 +7,9 @@ import anyio
 import pytest
 
 from actorllm import Engine, EngineConfig, SamplingParams
-from actorllm.checkpoint import Checkpoint
-from actorllm.messages import RunStep
-from actorllm.model.hash import HashRunner
 
 from .build import config, expected
-from .steps import Steps
+from .steps import Steps, gated
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -60,7 +57,7 @@ async def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_equal_prompts_of_the_default_model_are_computed_once() -> None:
-    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     settings = EngineConfig(
         dtype="float32",
         num_gpu_blocks_override=160,
@@ -68,19 +65,7 @@ async def test_equal_prompts_of_the_default_model_are_computed_once() -> None:
         max_num_seqs=COUNT,
         num_threads=1,
     )
-    assert len(await sixteen_at_once(settings, params)) == 2
-
-
-class Gated(HashRunner):
-    """A model whose first step takes until the gate opens."""
-
-    def __init__(self, config: EngineConfig, gate: threading.Event) -> None:
-        super().__init__(config, 4096)
-        self._gate = gate
-
-    def execute(self, step: RunStep) -> bytes:
-        assert self._gate.wait(10)
-        return super().execute(step)
+    assert len(await sixteen_at_once(settings, params)) == 1
 
 
 @pytest.mark.parametrize("steps_in_flight", [1, 2])
@@ -89,17 +74,13 @@ async def test_every_step_is_full_until_no_prompt_is_left(steps_in_flight: int) 
     prompts = [rng.choices(range(256), k=rng.randrange(100, 240)) for _ in range(COUNT)]
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     gate, steps = threading.Event(), Steps()
-
-    def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Gated:
-        return Gated(config, gate)
-
     settings = config(
         max_num_batched_tokens=BUDGET,
         num_gpu_blocks_override=400,
         max_num_seqs=COUNT,
         steps_in_flight=steps_in_flight,
     )
-    async with Engine(settings, parts=steps.parts(open_runner)) as engine:
+    async with Engine(settings, parts=steps.parts(gated(gate))) as engine:
         streams = [engine.generate(prompt, params) for prompt in prompts]
         for stream in streams:
             await stream.accepted()

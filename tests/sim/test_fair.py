@@ -1,0 +1,111 @@
+"""`fair` in the simulator: a tenant floods the queue with 200 requests, and the one of another is served soon.
+
+The same bound as on the engine, under the schedules of some seeds.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorllm.cores import Core
+from actorllm.messages import RunStep, Submit, Terms
+from actorllm.testing.scenarios import Scenario, draw
+from actorllm.testing.simulate import simulate
+
+from ..engine.steps import First, Steps, first, promised
+
+pytestmark = pytest.mark.slow
+
+FLOOD = 200
+BUDGET = 32
+"""At least: the decoding requests leave most of it to prompts."""
+SEEDS = range(8)
+
+
+class Flooded:
+    """A Scheduler to which 200 requests of one tenant come at once, and one of another some steps later."""
+
+    def __init__(self, core: Core[Any, Any], num_before: int) -> None:
+        self.steps = Steps()
+        self._core = core
+        self._num_before = num_before
+        self._held: list[Submit] = []
+        self._tenants = ["flood"] * FLOOD + ["one"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    @property
+    def idle(self) -> bool:
+        return self._core.idle and not self._held
+
+    def feed(self, message: Any) -> None:
+        if not isinstance(message, Submit):
+            self._core.feed(message)
+            return
+        self._held.append(message)
+        if len(self._held) == len(self._tenants):
+            for _ in range(FLOOD):
+                self._let_in()
+
+    def poll(self, now: float) -> tuple[Any, ...]:
+        if len(self._tenants) == 1 and len(self.steps.steps) >= self._num_before:
+            self._let_in()
+        said: tuple[Any, ...] = self._core.poll(now)
+        for message in said:
+            if isinstance(message, RunStep):
+                self.steps.feed(message)
+        return said
+
+    def _let_in(self) -> None:
+        message = replace(self._held.pop(0), terms=Terms(tenant=self._tenants.pop(0)))
+        self.steps.feed(message)
+        self._core.feed(message)
+
+
+def scenario(seed: int, policy: str) -> Scenario:
+    """A calm one with 201 callers, whose prompts fit the free blocks and are not cut but by the budget."""
+    drawn = draw("calm", seed)
+    seats = max(2, drawn.seats)
+    return replace(
+        drawn,
+        num_requests=FLOOD + 1,
+        requests=FLOOD + 1,
+        seats=seats,
+        policy=policy,
+        budget=max(drawn.budget, BUDGET),
+        chunk=0,
+        longest_answer=4,
+        num_blocks=(seats + 1) * -(-drawn.max_model_len // drawn.block_size),
+        watermark=0.0,
+        bad=0.0,
+        grammar=0.0,
+    )
+
+
+def flooded(seed: int, policy: str) -> tuple[First, Scenario]:
+    """When the one is served. The simulator judges every answer."""
+    chosen, made = scenario(seed, policy), []
+
+    def change(core: Core[Any, Any]) -> Flooded:
+        made.append(Flooded(core, seed % 5 * 7))
+        return made[0]
+
+    report = simulate(seed, chosen, changes={"scheduler": change})
+    assert report.num_requests == FLOOD + 1
+    return first(made[0].steps.events, "one"), chosen
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_its_first_token_comes_within_the_bound(seed: int) -> None:
+    when, chosen = flooded(seed, "fair")
+    bound = promised(when, chosen.budget, chosen.steps_in_flight)
+    assert when.runs <= bound
+    assert when.speaks <= bound + -(-when.num_prompt // chosen.budget)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_first_come_first_served_exceeds_the_bound(seed: int) -> None:
+    when, chosen = flooded(seed, "fcfs")
+    assert when.runs > 2 * promised(when, chosen.budget, chosen.steps_in_flight)
