@@ -65,7 +65,13 @@ async def test_first_come_first_served_exceeds_the_bound() -> None:
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 async def test_the_default_model_keeps_the_bound() -> None:
     settings = EngineConfig(
-        dtype="float32", num_threads=1, policy="fair", max_num_seqs=4, max_num_batched_tokens=BUDGET
+        dtype="float32",
+        num_threads=1,
+        policy="fair",
+        max_num_seqs=4,
+        max_num_batched_tokens=BUDGET,
+        num_gpu_blocks_override=64,
+        max_model_len=256,
     )
     when, _, tokens = await after_the_flood(settings, 0, SamplingParams(temperature=0, max_tokens=1))
     assert len(tokens) == 1

@@ -1,4 +1,4 @@
-"""`fair` in the simulator: a tenant floods the queue with 200 requests, and the one of another is served soon.
+"""`fair` in the simulator: a tenant floods the queue with 200 requests, and the one of another runs soon.
 
 The same bound as on the engine, under the schedules of some seeds.
 """
