@@ -24,6 +24,9 @@ from .snapshot import save
 QUEUE = 16 << 20
 """Bytes that wait for the disk; what finds them there is lost."""
 
+ON_WAY = 1024
+"""Messages whose encoding is kept until they are heard; what nobody hears stays among them."""
+
 SEGMENTS = 2
 """Files that a recording has at most."""
 
@@ -59,6 +62,7 @@ class Recorder:
         self._size = 0
         self._gap = False
         self._turns = self._lost = 0
+        self._on_way: dict[int, tuple[Any, bytes]] = {}
         self._segments = 1
         self._put(self._start())
 
@@ -97,8 +101,9 @@ class Recorder:
         self, actor: str, now: float | None, fed: list[Any], said: tuple[Any, ...], error: Exception | None
     ) -> None:
         if not self._gap:
-            words = tuple(map(encode, fed)), tuple(map(encode, said))
-            data = pack_turn(Turn(actor, now, *words, None if error is None else describe(error)))
+            heard = tuple(map(self._heard, fed))
+            uttered = tuple(map(self._uttered, said))
+            data = pack_turn(Turn(actor, now, heard, uttered, None if error is None else describe(error)))
             room = min(self._share - self._size, QUEUE - self._writer.num_pending)
             if len(data) <= room:
                 self._turns += 1
@@ -114,6 +119,18 @@ class Recorder:
             self._segments += 1
             self._size = 0
             self._put(self._start(), begins=True)
+
+    def _uttered(self, message: Any) -> bytes:
+        """A message encoded, and kept for when it is heard: mostly within a few turns."""
+        data = encode(message)
+        if len(self._on_way) >= ON_WAY:
+            self._on_way.clear()
+        self._on_way[id(message)] = message, data
+        return data
+
+    def _heard(self, message: Any) -> bytes:
+        said = self._on_way.pop(id(message), None)
+        return encode(message) if said is None else said[1]
 
     def _put(self, data: bytes, *, begins: bool = False) -> None:
         self._size += len(data)

@@ -4,6 +4,8 @@ import logging
 import os
 import stat
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ import anyio
 import pytest
 
 from actorllm import ConfigError, Engine, EngineConfig, EngineDied, Parts, RequestFailed, SamplingParams
+from actorllm.checkpoint import open_checkpoint
 from actorllm.cores.kvpool import KVPool
 from actorllm.cores.scheduler import Scheduler
 from actorllm.engine import record
+from actorllm.engine.record import open_recorder
 from actorllm.engine.segments import OLDER
+from actorllm.messages import Rendered, ResetPool
 from actorllm.testing.replay import Report, replay
 
 from .build import POISON, Crashing, config, expected, failing, prompts
@@ -24,6 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PARAMS = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
 SMALL = 1 << 17
+TOKENIZER = open_checkpoint("hash").tokenizer()
 
 
 async def storm(engine: Engine, count: int = 24) -> None:
@@ -87,13 +93,13 @@ async def test_a_change_of_a_core_shows_in_the_first_turn_that_differs(
     path = tmp_path / "turns"
     async with Engine(recorded(path)) as engine:
         await storm(engine)
-    admit = KVPool._admit
+    poll = KVPool.poll
 
-    def forgetful(pool: KVPool, want: Any, walk: Any) -> bool:
-        pool._tables[want.request].hashes.clear()
-        return admit(pool, want, walk)
+    def forgetful(pool: KVPool, now: float) -> tuple[Any, ...]:
+        said = poll(pool, now)
+        return tuple(replace(each, num_cached=bytes(len(each.num_cached))) for each in said)
 
-    monkeypatch.setattr(KVPool, "_admit", forgetful)
+    monkeypatch.setattr(KVPool, "poll", forgetful)
     difference = (await again(path)).difference
     assert difference is not None
     assert difference.actor == "kvpool"
@@ -103,7 +109,7 @@ async def test_a_change_of_a_core_shows_in_the_first_turn_that_differs(
     assert "    Reserve(step=" in told
     assert "  said then:\n    Reserved(step=" in told
     assert "  says now:\n    Reserved(step=" in told
-    assert "\n  first at [0]." in told
+    assert "\n  first at [0].num_cached: [" in told
 
 
 async def test_the_oldest_turns_make_room_and_each_file_stands_alone(tmp_path: Path) -> None:
@@ -210,6 +216,43 @@ async def test_a_slow_disk_costs_turns_and_the_rest_can_be_replayed(
     assert statistics["died"] is None
     for file in (path, f"{path}{OLDER}"):
         assert (await again(file)).difference is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word", "reason"),
+    [
+        (lambda core: None, object(), "TypeError: object is not a message"),
+        (lambda core: setattr(core, "lock", threading.Lock()), ResetPool(1), "record: the kvpool cannot be"),
+    ],
+)
+async def test_what_cannot_be_written_ends_the_recording_and_is_not_raised(
+    spoil: Callable[[KVPool], None], word: Any, reason: str, tmp_path: Path
+) -> None:
+    core = KVPool(16, 16)
+    async with open_recorder(
+        recorded(tmp_path / "turns", record_max_bytes=1 << 16), {"kvpool": core}, TOKENIZER
+    ) as recorder:
+        assert recorder is not None
+        spoil(core)
+        for _ in range(2000):
+            recorder.record("kvpool", 0.0, [word], ())
+        died = recorder.statistics()["died"]
+    assert reason in died
+
+
+async def test_a_turn_too_long_for_a_segment_is_lost_and_the_next_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "turns"
+    async with open_recorder(
+        recorded(path, record_max_bytes=1 << 16), {"kvpool": KVPool(16, 16)}, TOKENIZER
+    ) as recorder:
+        assert recorder is not None
+        listened = recorder.listen("kvpool")
+        recorder.record("kvpool", 0.0, [Rendered(1, bytes(1 << 16))], ())
+        listened.feed(ResetPool(1))
+        listened.poll(1.0)
+        assert recorder.statistics()["num_lost"] == 1
+    report = await again(path)
+    assert (report.num_turns, report.num_messages, report.difference) == (1, 1, None)
 
 
 async def test_the_turn_in_which_a_core_crashes_is_recorded(
