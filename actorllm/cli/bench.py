@@ -41,15 +41,13 @@ def scheduler(
         "waiting": [Load(running=FEW, waiting=count) for count in waiting or (10, 1000, 100_000)],
         "cached": [Load(running=FEW, cached=count) for count in cached or (1000, 100_000, 1_000_000)],
     }
-    typer.echo(f"Microseconds a step: the least of {repeats} repeats, and the median.")
+    typer.echo(f"CPU microseconds a step: the least of {repeats} repeats, and the median.")
     columns = "".join(f"{name:>10} {'median':>9} {'/running':>9}" for name in ("KVPool", "Scheduler"))
     typer.echo(f"{'running':>7} {'waiting':>8} {'cached':>8}{columns}")
     grown: list[str] = []
     for name, loads in series.items():
-        times = []
-        for load in loads:
-            times.append(measure(load, repeats))
-            typer.echo(_line(times[-1]))
+        times = measure(loads, repeats)
+        typer.echo("\n".join(map(_line, times)))
         grown.append(_growth(name, times))
     typer.echo("\n".join(grown))
 

@@ -5,25 +5,24 @@ next one is planned, granted and sent:
 
     StepDone -> Scheduler -> Tokens, Reserve -> KVPool -> Reserved -> Scheduler -> RunStep;  Seen -> Scheduler
 
-Each arrow into a core is a turn of its own, as it is when every message comes alone.
+Each arrow into a core is a turn of its own, as it is when every message comes alone. What is taken is the
+thread's CPU time, so that other programs on the machine count little.
 """
 
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
-from typing import Any, assert_never
+from time import thread_time
+from typing import Any
 
 from ..cores import Core
 from ..cores.kvpool import KVPool
 from ..cores.policy import Fcfs
 from ..cores.scheduler import Scheduler
 from ..messages import (
-    Compile,
-    Drop,
     FromScheduler,
     Limits,
     Release,
@@ -73,7 +72,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Seconds a cycle, over the repeats."""
+    """CPU seconds a cycle, over the repeats."""
 
     least: float
     median: float
@@ -155,44 +154,46 @@ class Cycles:
 
     def _say(self, said: tuple[FromScheduler, ...]) -> None:
         for message in said:
-            match message:
-                case Reserve() | Release() | ResetPool():
-                    self._mail.extend(self._turn("pool", self.pool, message))
-                case RunStep():
-                    self.steps.append(message)
-                case Tokens():
-                    self._mail.append(Seen(message.step))
-                case Compile() | Drop():
-                    pass
-                case _:
-                    assert_never(message)
+            if isinstance(message, Reserve | Release | ResetPool):
+                self._mail.extend(self._turn("pool", self.pool, message))
+            elif isinstance(message, RunStep):
+                self.steps.append(message)
+            elif isinstance(message, Tokens):
+                self._mail.append(Seen(message.step))
+            else:
+                raise AssertionError(f"nobody has asked for {message}")
 
     def _turn(self, name: str, core: Core[Any, Any], *messages: Any) -> tuple[Any, ...]:
         """What the actor's loop does in a turn, and how long it took."""
-        begun = perf_counter()
+        begun = thread_time()
         for message in messages:
             core.feed(message)
         said = core.poll(begun)
         _ = core.deadline
-        self.seconds[name] += perf_counter() - begun
+        self.seconds[name] += thread_time() - begun
         return said
 
 
-def measure(load: Load, repeats: int) -> Times:
-    """Time so many repeats of `CYCLES` cycles under this load. Raises ValueError for a load without a run."""
-    if load.running < 1 or repeats < 1:
-        raise ValueError(f"nothing runs: {load}, {repeats} repeats")
-    cycles = Cycles(load, repeats * CYCLES)
-    taken: dict[str, list[float]] = {"scheduler": [], "pool": []}
+def measure(loads: Sequence[Load], repeats: int) -> list[Times]:
+    """Time so many repeats of `CYCLES` cycles under each load. The loads take turns: while the machine is
+    slow, it is so for all of them. Raises ValueError when nothing runs.
+    """
+    if repeats < 1 or any(load.running < 1 for load in loads):
+        raise ValueError(f"nothing runs: {repeats} repeats of {loads}")
+    under = [Cycles(load, repeats * CYCLES) for load in loads]
+    taken: list[dict[str, list[float]]] = [{name: [] for name in cycles.seconds} for cycles in under]
     with _no_collection():
         for _ in range(repeats):
-            cycles.seconds = dict.fromkeys(cycles.seconds, 0.0)
-            for _ in range(CYCLES):
-                cycles.cycle()
-            for name, seconds in cycles.seconds.items():
-                taken[name].append(seconds / CYCLES)
-    spread = {name: Spread(min(each), median(each)) for name, each in taken.items()}
-    return Times(load, spread["pool"], spread["scheduler"])
+            for cycles, lists in zip(under, taken, strict=True):
+                before = dict(cycles.seconds)
+                for _ in range(CYCLES):
+                    cycles.cycle()
+                for name, seconds in cycles.seconds.items():
+                    lists[name].append((seconds - before[name]) / CYCLES)
+    return [
+        Times(load, *(Spread(min(lists[name]), median(lists[name])) for name in ("pool", "scheduler")))
+        for load, lists in zip(loads, taken, strict=True)
+    ]
 
 
 @contextmanager

@@ -51,14 +51,19 @@ def test_both_cores_take_time() -> None:
     seconds = dict(cycles.seconds)
     cycles.cycle()
     assert all(cycles.seconds[name] > seconds[name] for name in ("scheduler", "pool"))
-    times = measure(Load(running=2), 3)
-    assert 0 < times.pool.least <= times.pool.median
-    assert 0 < times.scheduler.least <= times.scheduler.median
+    loads = [Load(running=2), Load(running=1, waiting=1)]
+    measured = measure(loads, 3)
+    assert [times.load for times in measured] == loads
+    for times in measured:
+        assert 0 < times.pool.least <= times.pool.median
+        assert 0 < times.scheduler.least <= times.scheduler.median
 
 
 def test_nothing_to_measure() -> None:
     with pytest.raises(ValueError, match="nothing runs"):
-        measure(Load(running=0), 1)
+        measure([Load(running=1), Load(running=0)], 1)
+    with pytest.raises(ValueError, match="nothing runs"):
+        measure([Load(running=1)], 0)
 
 
 def bench(*arguments: str) -> int:
