@@ -3,7 +3,7 @@
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +48,9 @@ def simulate(
     jobs: Annotated[int, typer.Option(help="processes", min=1)] = 2,
     seed: Annotated[int | None, typer.Option(help="run this seed alone")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="with --seed: show every message")] = False,
+    schedules: Annotated[
+        bool, typer.Option("--schedules", help="run the shells, streams and links too, in an event loop")
+    ] = False,
 ) -> None:
     """Run the engine's actors under seeded schedules and faults, and look for bugs."""
     from ..testing.scenarios import FAMILIES
@@ -58,20 +61,20 @@ def simulate(
         raise UsageError("--trace shows one run: say which with --seed")
     began = time.monotonic()
     if seed is not None:
-        tally = _run([seed], scenario, trace)
+        tally = _run([seed], scenario, schedules, trace)
     else:
-        tally = _run_all(range(start, start + seeds), scenario, jobs)
+        run = partial(_run, scenario=scenario, schedules=schedules)
+        tally = _run_all(range(start, start + seeds), run, jobs)
     if tally.failure is not None:
         typer.secho(tally.failure, err=True)
         typer.secho(f"found after {tally.num_runs} runs; replay: {tally.replay}", err=True, fg="red")
         raise typer.Exit(1)
-    typer.echo(_report(tally, time.monotonic() - began))
+    typer.echo(_report(tally, schedules, time.monotonic() - began))
 
 
-def _run_all(seeds: Sequence[int], scenario: str | None, jobs: int) -> Tally:
+def _run_all(seeds: Sequence[int], run: Callable[[list[int]], Tally], jobs: int) -> Tally:
     """All seeds, spread over processes, up to the first that fails."""
     tally = Tally()
-    run = partial(_run, scenario=scenario)
     if jobs == 1:
         return _until_failure(tally, map(run, _chunks(seeds)))
     context = multiprocessing.get_context("spawn")
@@ -95,21 +98,25 @@ def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
         yield chunk
 
 
-def _run(seeds: list[int], scenario: str | None = None, trace: bool = False) -> Tally:
+def _run(
+    seeds: list[int], scenario: str | None = None, schedules: bool = False, trace: bool = False
+) -> Tally:
     """These seeds here and now, up to the first that fails."""
+    from ..testing import schedules as event_loop
+    from ..testing import simulate as synchronous
     from ..testing.scenarios import draw, pick
-    from ..testing.simulate import SimulationFailed
-    from ..testing.simulate import simulate as simulate_one
 
+    run_one = event_loop.schedules if schedules else synchronous.simulate
     tally = Tally()
     for seed in seeds:
         drawn = pick(seed) if scenario is None else draw(scenario, seed)
         tally.num_runs += 1
         try:
-            report = simulate_one(seed, drawn, write=typer.echo if trace else None)
-        except SimulationFailed as failed:
+            report = run_one(seed, drawn, write=typer.echo if trace else None)
+        except synchronous.SimulationFailed as failed:
             tally.failure = str(failed)
-            tally.replay = f"actorllm simulate --scenario {drawn.name} --seed {seed} --trace"
+            which = "--schedules " if schedules else ""
+            tally.replay = f"actorllm simulate {which}--scenario {drawn.name} --seed {seed} --trace"
             break
         tally.num_messages += report.num_messages
         tally.num_steps += report.num_steps
@@ -117,11 +124,12 @@ def _run(seeds: list[int], scenario: str | None = None, trace: bool = False) -> 
     return tally
 
 
-def _report(tally: Tally, seconds: float) -> str:
+def _report(tally: Tally, schedules: bool, seconds: float) -> str:
     """The rare paths with their counts, and the sum of all."""
+    from ..testing.schedules import FAULTS
     from ..testing.sightings import SIGHTINGS
 
-    lines = [f"{tally.covered[name]:9}  {name}" for name in SIGHTINGS]
+    lines = [f"{tally.covered[name]:9}  {name}" for name in (FAULTS if schedules else SIGHTINGS)]
     rate = 60 * tally.num_runs / seconds
     lines.append(
         f"{tally.num_runs} runs, {tally.num_steps} steps, {tally.num_messages} messages: nothing found "

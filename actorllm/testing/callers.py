@@ -81,15 +81,8 @@ class Caller:
     def judge(self, scenario: Scenario) -> None:
         """Raise AssertionError unless the caller got what the question deserves."""
         self.read()
-        reason, fault = self.cell.finish_reason, self.cell.fault
-        if reason == "error":
-            assert fault is not None, "an error without a reason"
-            refused = fault.kind == "Overloaded" and scenario.limits_queue
-            assert self.bad or refused or fault.message in self.excuses, f"failed without a reason: {fault}"
-        else:
-            assert not self.bad or reason in EARLY, f"a bad question ended with {reason}"
-            assert fault is None, f"{reason} with a fault: {fault}"
-        assert reason != "abort" or self.cancelled, "aborted, but nobody cancelled it"
+        reason = self.cell.finish_reason
+        self._judge_reason(scenario)
         if not self.cell.prompt:
             assert reason in EARLY, f"{reason} without a prompt"
             assert not self.tokens, "tokens without a prompt"
@@ -102,6 +95,27 @@ class Caller:
         else:
             got = Answer(self.tokens, self.text, reason or "", self.cell.stop_reason)
             assert got == whole, f"got {got}, expected {whole}"
+
+    def judge_beginning(self, scenario: Scenario) -> None:
+        """Raise AssertionError unless what was read, of an answer that went on, is the beginning of it."""
+        if self.cell.finish_reason is not None:
+            self._judge_reason(scenario)
+        if self.tokens or self.text:
+            whole = self._owed(scenario)
+            assert self.tokens == whole.tokens[: len(self.tokens)], f"{self.tokens} do not begin {whole}"
+            assert whole.text.startswith(self.text), f"{self.text!r} does not begin {whole}"
+
+    def _judge_reason(self, scenario: Scenario) -> None:
+        """Raise AssertionError when there is no reason to end with this reason."""
+        reason, fault = self.cell.finish_reason, self.cell.fault
+        if reason == "error":
+            assert fault is not None, "an error without a reason"
+            refused = fault.kind == "Overloaded" and scenario.limits_queue
+            assert self.bad or refused or fault.message in self.excuses, f"failed without a reason: {fault}"
+        else:
+            assert not self.bad or reason in EARLY, f"a bad question ended with {reason}"
+            assert fault is None, f"{reason} with a fault: {fault}"
+        assert reason != "abort" or self.cancelled, "aborted, but nobody cancelled it"
 
     def _owed(self, scenario: Scenario) -> Answer:
         prompt = self.question.prompt

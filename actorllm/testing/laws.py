@@ -127,7 +127,8 @@ class Laws:
     @property
     def next_due(self) -> float:
         """When the first of the requests with timeouts must end."""
-        return min((due.first for due in self._due.values()), default=NEVER)
+        open_ = (due.first for request, due in self._due.items() if request not in self._compiling)
+        return min(open_, default=NEVER)
 
     def turned(self, now: float, num_suspects: int) -> None:
         """The Scheduler's turn at this time is over; so many requests must run alone."""

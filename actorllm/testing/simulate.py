@@ -25,12 +25,10 @@ from ..messages import (
     Cancel,
     Generate,
     Job,
-    RankDone,
     RankFailed,
     Render,
     Rendered,
     RunStep,
-    StepDone,
     StepFailed,
     ToCaller,
     request_id,
@@ -41,7 +39,17 @@ from .laws import Laws
 from .scenarios import Scenario
 from .sightings import Sightings
 from .trace import Trace
-from .virtual import SECOND, Actor, Clock, Lane, SimulatedRunner, VirtualThread, draw_weight, open_lanes
+from .virtual import (
+    SECOND,
+    Actor,
+    Clock,
+    Lane,
+    SimulatedRunner,
+    VirtualThread,
+    draw_weight,
+    late_replies,
+    open_lanes,
+)
 
 MAX_MOVES = 60_000
 MAX_TICKS = 60_000
@@ -321,10 +329,7 @@ class _Simulation:
         """Replies of an epoch that has failed come late: the failure once more, and a step that was done."""
         if self.random.random() >= self.scenario.echoes:
             return
-        done: RankDone | StepDone = StepDone(failed.step + 1, failed.epoch, b"")
-        if isinstance(failed, RankFailed):
-            done = RankDone(failed.rank, failed.step + 1, failed.epoch, b"")
-        for late in (failed, done):
+        for late in late_replies(failed):
             due = self.clock.now + self.random.randint(1, 2 * self.scenario.longest_job)
             self.clock.at(due, partial(self._send, self.echoes[actor], late))
 

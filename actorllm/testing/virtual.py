@@ -11,7 +11,7 @@ from ..actors.jobs import Deliver, Work, do
 from ..cores import NEVER, Core
 from ..engine.topology import Bounds, Edge
 from ..errors import RequestFailed
-from ..messages import Job, RunStep, unpack_ids
+from ..messages import Job, RankDone, RankFailed, RunStep, StepDone, StepFailed, unpack_ids
 from ..model.hash import HashRunner
 from .scenarios import Scenario
 
@@ -114,6 +114,13 @@ class VirtualThread:
         begin = max(self._free_at, self._clock.now)
         self._free_at = begin + self._random.randint(1, self._longest)
         self._clock.at(self._free_at, lambda: deliver(do(work, job)))
+
+
+def late_replies(failed: RankFailed | StepFailed) -> tuple[RankFailed | StepFailed, RankDone | StepDone]:
+    """What may still come of an epoch that has failed: the failure once more, and a step that was done."""
+    if isinstance(failed, RankFailed):
+        return failed, RankDone(failed.rank, failed.step + 1, failed.epoch, b"")
+    return failed, StepDone(failed.step + 1, failed.epoch, b"")
 
 
 class SimulatedRunner(HashRunner):

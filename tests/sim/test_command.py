@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from actorllm.cli import main
+from actorllm.testing.schedules import FAULTS
 from actorllm.testing.sightings import SIGHTINGS
 
 from .planted import BUGS
@@ -31,6 +32,24 @@ def test_seeds_over_two_processes() -> None:
     assert [line.split(maxsplit=1)[1] for line in counts] == list(SIGHTINGS)
     assert summary.startswith("50 runs, ")
     assert "nothing found" in summary
+
+
+def test_schedules_count_their_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--schedules", "--seeds", "2", "--jobs", "1", "--scenario", "calm") == 0
+    *counts, summary = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in counts] == list(FAULTS)
+    assert summary.startswith("2 runs, ")
+
+
+def test_a_failed_schedule_tells_how_to_see_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug = next(bug for bug in BUGS if bug.name == "a slot is one too far")
+    bug.plant(monkeypatch)
+    assert run("--schedules", "--scenario", "calm", "--jobs", "1", "--start", "5") == 1
+    told = capsys.readouterr().err
+    assert " of calm: " in told
+    assert "replay: actorllm simulate --schedules --scenario calm --seed " in told
 
 
 def test_one_seed_with_every_message(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,221 @@
+"""The production shells under seeded trio: cancellation anywhere, shutdown in the middle, links that cut."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from actorllm.actors import serve
+from actorllm.cores.grammar import Grammar
+from actorllm.engine import ring
+from actorllm.engine.door import Cell, Door
+from actorllm.engine.stream import Stream
+from actorllm.testing import seeded
+from actorllm.testing.scenarios import draw, pick
+from actorllm.testing.schedules import FAULTS, schedules
+from actorllm.testing.simulate import SimulationFailed
+from actorllm.wire.frames import FrameReader
+from actorllm.wire.link import Link
+
+from .planted import Bug
+
+SCHEDULES = 3_000 if os.environ.get("ACTORLLM_SOAK") == "1" else 300
+"""Over all families."""
+
+CHUNK = 100
+"""So many runs are one test; each must reach every fault."""
+
+SEEDS = 60
+"""A planted bug is caught within so many."""
+
+
+@pytest.mark.longest
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_every_schedule(first: int) -> None:
+    covered: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        report = schedules(seed, pick(seed))
+        covered += report.covered
+    assert {name for name in FAULTS if not covered[name]} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    first, second = schedules(seed, pick(seed)), schedules(seed, pick(seed))
+    assert first == second
+    assert first.fingerprint != schedules(seed + 1000, pick(seed)).fingerprint
+
+
+@pytest.mark.slow
+def test_the_same_seed_is_the_same_run_in_another_process() -> None:
+    """With other hashes of strings, as each process has them."""
+    program = (
+        "from actorllm.testing.scenarios import pick; from actorllm.testing.schedules import schedules; "
+        "print(*(schedules(seed, pick(seed)).fingerprint for seed in range(5)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == [schedules(seed, pick(seed)).fingerprint for seed in range(5)]
+
+
+def test_a_run_is_of_some_size() -> None:
+    lines: list[str] = []
+    scenario = draw("calm", 3)
+    report = schedules(3, scenario, write=lines.append)
+    assert scenario.num_requests >= 20
+    assert len([line for line in lines if "->" in line]) == report.num_messages
+    assert any("the engine is left" in line for line in lines)
+    assert any("scheduler -> executor: RunStep(step=1, epoch=0, " in line for line in lines)
+
+
+def test_trio_is_left_as_it_was() -> None:
+    from trio._core import _run
+
+    before = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    schedules(1, pick(1))
+    assert (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING) == before
+
+
+def module(of: ModuleType) -> type[Any]:
+    """Functions of a module can have bugs as methods of a class can."""
+    return cast(type[Any], of)
+
+
+BUGS = (
+    Bug(
+        "a deadline is ignored",
+        "impatient",
+        module(serve),
+        "_receive",
+        {"math.isinf(deadline)": "True"},
+        caught_by="nobody woke for it",
+    ),
+    Bug(
+        "a checkpoint between feed and poll",
+        "calm",
+        module(seeded),
+        "serve",
+        {"drain(core, inbox)": "drain(core, inbox); await anyio.sleep(0)"},
+        caught_by="a checkpoint in a turn",
+    ),
+    Bug(
+        "a checkpoint between two words",
+        "calm",
+        module(seeded),
+        "serve",
+        {"send(out)": "send(out); await anyio.sleep(0)"},
+        caught_by="a checkpoint in a turn",
+    ),
+    Bug(
+        "a stream that is left does not abort",
+        "impatient",
+        Stream,
+        "close",
+        {"self._door.abandon(self._cell.request)": "pass"},
+        caught_by="the engine was not told",
+    ),
+    Bug(
+        "a stream that was closed at the door does not abort",
+        "impatient",
+        Stream,
+        "_entered",
+        {"self._door.abandon(self._cell.request)": "pass"},
+        caught_by="the engine was not told",
+    ),
+    Bug(
+        "a stream forgets what came at once",
+        "calm",
+        Stream,
+        "_take",
+        {'"".join(parts)': '"".join(parts[-1:])'},
+        caught_by="the deltas are not the text",
+    ),
+    Bug(
+        "a seat is never given back",
+        "calm",
+        Door,
+        "deliver",
+        {"self._seats.release()": "pass"},
+        caught_by="still not idle",
+    ),
+    Bug(
+        "those who wait at a door that closes are forgotten",
+        "impatient",
+        Door,
+        "close",
+        {"self._seats.release()": "pass"},
+        caught_by="still not idle",
+    ),
+    Bug(
+        "those who are inside when it closes are forgotten",
+        "calm",
+        Door,
+        "close",
+        {"cell.wake()": "pass"},
+        caught_by="still not idle",
+    ),
+    Bug(
+        "a reader runs in circles",
+        "calm",
+        Cell,
+        "wake",
+        {"self._event = None": "pass"},
+        caught_by="still not idle",
+    ),
+    Bug("a link drops what came with the first", "calm", Link, "_take", {"return batch": "return batch[:1]"}),
+    Bug("a link sends twice", "calm", Link, "_take", {"return batch": "return batch[:1] + batch"}),
+    Bug(
+        "a frame that is cut is forgotten",
+        "calm",
+        FrameReader,
+        "feed",
+        {"self._buffer += data": "self._buffer = bytearray(data)"},
+    ),
+    Bug(
+        "the actors are never started",
+        "calm",
+        module(ring),
+        "_guard",
+        {"await run()": "await anyio.sleep(0.05)"},
+        caught_by="still not idle",
+    ),
+)
+
+
+def first_failure(family: str) -> SimulationFailed:
+    """What is found in the first seed that finds something."""
+    for seed in range(SEEDS):
+        try:
+            schedules(seed, draw(family, seed))
+        except SimulationFailed as failure:
+            return failure
+    raise AssertionError(f"not caught within {SEEDS} seeds")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.plant(monkeypatch)
+    assert bug.caught_by in first_failure(bug.family).problem
+
+
+def test_a_failure_tells_seed_scenario_and_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Grammar, message: Any) -> None:
+        raise LookupError("no such grammar")
+
+    monkeypatch.setattr(Grammar, "feed", broken)
+    failure = first_failure("calm")
+    text = str(failure)
+    assert failure.scenario == draw("calm", failure.seed)
+    assert text.startswith(f"seed {failure.seed} of calm: LookupError: no such grammar")
+    assert "scheduler -> grammar: Compile(" in text
