@@ -13,7 +13,8 @@ class EngineConfig:
     """All settings of an engine. Raises ConfigError for values that cannot work.
 
     model                   `smollm2-135m`, a GGUF file, a Hugging Face directory, a hub id, or `hash`
-                            (no weights: every token is a hash of what the cache holds)
+                            (no weights: every token is a hash of what the cache holds; `hash:0,8` has two
+                            groups of layers, one of which sees the last 8 tokens)
     served_model_name       the name in HTTP answers; None: the name of the model
     dtype                   float32, bfloat16, float16, or auto: bfloat16 for checkpoints in 16 bits or less
     seed                    seeds of requests that bring none derive from it; None draws one
@@ -22,6 +23,7 @@ class EngineConfig:
     num_gpu_blocks_override blocks in the KV pool (vLLM's name; here on any device); None: from the memory
     kv_cache_memory_bytes   memory for the KV pool, when the number of blocks is not given
     enable_prefix_caching   reuse the KV of equal prefixes
+    enable_kv_cache_events  tell subscribers what the prefix cache holds (`Engine.cache_events`)
     watermark               share of the blocks kept free when a waiting request is let in
     max_num_batched_tokens  tokens in a step
     max_num_seqs            requests running at once
@@ -51,6 +53,7 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int = 1 << 30
     enable_prefix_caching: bool = True
+    enable_kv_cache_events: bool = False
     watermark: float = 0.0
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 128
@@ -75,7 +78,7 @@ class EngineConfig:
             value = getattr(self, name)
             if not ((isinstance(value, str) and value) or (value is None and name != "model")):
                 raise ConfigError(f"{name} must be a name, not {value!r}")
-        for name in ("enable_prefix_caching", "verify"):
+        for name in ("enable_prefix_caching", "enable_kv_cache_events", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.record is not None and not (

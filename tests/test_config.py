@@ -17,6 +17,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "num_gpu_blocks_override": (0, "a"),
     "kv_cache_memory_bytes": (0, None),
     "enable_prefix_caching": (1, None, "yes"),
+    "enable_kv_cache_events": (1, None, "yes"),
     "watermark": (-0.1, 1, 2.0, float("nan"), "a", None),
     "max_num_batched_tokens": (0, None),
     "max_num_seqs": (0, None),

@@ -7,7 +7,7 @@ from typing import Protocol
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..errors import RequestFailed
-from ..messages import Job, RunStep, Sampled
+from ..messages import Job, RunCommand, RunStep, Sampled
 from .jobs import Deliver, DeviceThread, Work
 
 
@@ -28,6 +28,9 @@ class Runner(Protocol):
     def reset(self) -> None:
         """Forget every row: the next step brings all its rows anew."""
 
+    def command(self, action: str, argument: str) -> None:
+        """Do what a RunCommand says. Asleep it keeps neither weights nor cache, and gets no step."""
+
 
 OpenRunner = Callable[[Checkpoint, EngineConfig], Runner]
 """Makes a runner; called on the device's thread, and may take long."""
@@ -38,7 +41,8 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     if checkpoint.architecture.family == "hash":
         from ..model.hash import HashRunner
 
-        return HashRunner(config, checkpoint.architecture.max_position_embeddings)
+        architecture = checkpoint.architecture
+        return HashRunner(config, architecture.max_position_embeddings, architecture.windows)
     from ..model.runner import open_runner as open_torch_runner
 
     return open_torch_runner(checkpoint, config)
@@ -66,14 +70,17 @@ class Device:
         """Queue a step; its JobDone is delivered from the event loop."""
         self._thread.start(self._run, job, deliver)
 
-    def _run(self, step: RunStep) -> Sampled:
+    def _run(self, step: RunStep | RunCommand) -> Sampled:
         if step.epoch <= self._failed_epoch:
             raise RequestFailed(f"an earlier step of epoch {step.epoch} failed")
         if step.epoch > self._epoch:
             self._epoch = step.epoch
             self._runner.reset()
         try:
-            return Sampled(self._runner.execute(step))
+            if isinstance(step, RunStep):
+                return Sampled(self._runner.execute(step))
+            self._runner.command(step.action, step.argument)
+            return Sampled(b"")
         except BaseException:
             self._failed_epoch = step.epoch
             raise

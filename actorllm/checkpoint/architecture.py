@@ -25,6 +25,7 @@ class Architecture:
     attention_bias      biases on q, k, v; attention_out_bias: on o; mlp_bias: on gate, up, down
     qk_norm             an RMS norm over each head of q and k, before the rotary embedding
     sliding_window      tokens that a token sees, itself included; None: all
+    window_groups       the windows of groups of layers (0: all), where they differ; () where they do not
     dtype               float32, bfloat16, float16, or the most common quantisation, such as Q4_1
     """
 
@@ -46,7 +47,13 @@ class Architecture:
     mlp_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+    window_groups: tuple[int, ...] = ()
     dtype: str = "float32"
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """For each group of layers with a KV cache of its own how many tokens a token sees; 0: all."""
+        return self.window_groups or (self.sliding_window or 0,)
 
 
 def from_config(config: Mapping[str, Any], source: object, stored_dtype: str, has_head: bool) -> Architecture:

@@ -3,6 +3,7 @@
 Its next token is a hash of what the cache holds, so that every mistake in the cache shows.
 """
 
+from ..errors import ModelNotFound
 from ..messages import Sampling
 from .architecture import Architecture
 from .chat import ChatTemplate
@@ -20,10 +21,25 @@ _TEMPLATE = (
 )
 
 
+def windows(model: str) -> tuple[int, ...]:
+    """The windows of the groups of layers that follow on `hash:`; one group that sees all without.
+
+    Raises ModelNotFound for what is no list of windows: 0, or at least 2 tokens each.
+    """
+    _, colon, listed = model.partition(":")
+    if not colon:
+        return (0,)
+    found = tuple(int(each) if each.isascii() and each.isdecimal() else -1 for each in listed.split(","))
+    if any(window < 0 or window == 1 for window in found):
+        text = f"{model!r}: after the colon come windows such as 0,8, each 0 (sees all) or at least 2 tokens"
+        raise ModelNotFound(text)
+    return found
+
+
 class HashSource:
     """Token ids 0 to 255 are the bytes; then come the end, the two marks of ChatML and a spare."""
 
-    def __init__(self) -> None:
+    def __init__(self, windows: tuple[int, ...] = (0,)) -> None:
         self.eos_token_ids = frozenset({END_ID})
         self.sampling_defaults = Sampling()
         self.architecture = Architecture(
@@ -40,6 +56,7 @@ class HashSource:
             rope_scaling=None,
             max_position_embeddings=4096,
             tie_word_embeddings=True,
+            window_groups=windows,
         )
 
     def tokenizer(self) -> Tokenizer:

@@ -18,7 +18,7 @@ _HUB_FILES = [
     "vocab.txt",
 ]
 _ACCEPTED = (
-    f"{DEFAULT} (fetched once), {HASH} (no weights), a GGUF file, "
+    f"{DEFAULT} (fetched once), {HASH} (no weights; {HASH}:0,8 with windows), a GGUF file, "
     "a Hugging Face directory, or a hub id such as Qwen/Qwen3-0.6B"
 )
 
@@ -26,10 +26,12 @@ _ACCEPTED = (
 def resolve(model: str, progress: Progress | None = None) -> tuple[str, Path]:
     """The name of a model, and its GGUF file or directory (for `hash`: a path that is nowhere). Blocks.
 
+    After `hash:` come the windows of its groups of layers.
+
     The two names go before what exists on disk; a directory with a single GGUF file and no config.json
     stands for that file. Raises ModelNotFound, ModelCorrupt and DownloadFailed.
     """
-    if model == HASH:
+    if model.partition(":")[0] == HASH:
         return HASH, Path(HASH)
     if model == DEFAULT:
         return DEFAULT, fetch(SMOLLM2, progress)

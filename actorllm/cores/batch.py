@@ -23,12 +23,15 @@ Float32 = NDArray[np.float32]
 class StepInputs:
     """What the model and the sampler need for one step of N tokens in R rows, S of which sample.
 
+    Each of the G groups of layers has blocks of its own.
+
     input_ids       int32 [N] token ids, row after row
     positions       int64 [N] index of each token in its request
-    slot_mapping    int64 [N] where its KV goes: block id * block_size + offset
+    slot_mapping    int64 [G, N] where its KV goes: block id * block_size + offset
     query_start_loc int32 [R + 1] where each row's tokens begin in N
     seq_lens        int32 [R] tokens of context after this step
-    block_table     int32 [R, B] block ids of each row, 0 after its last; B serves the longest context
+    block_table     int32 [G, R, B] block ids of each row, 0 after its last, -1 for one that fell out of
+                    the group's window; B serves the longest context
     sample_rows     int64 [S] rows that sample
     logits_indices  int64 [S] index in N of each one's last token
     temperature     float32 [S], and so top_p, min_p; top_k int32 [S] (0 is off); seed int64 [S]
@@ -68,12 +71,13 @@ class Batch:
     next step. A broken protocol raises AssertionError and leaves the batch undefined until `reset`.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
         self.max_model_len = max_model_len
         self.block_size = block_size
+        self.num_groups = num_groups
         width = -(-max_model_len // block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len), np.int32)
-        self._block_table = np.zeros((max_num_seqs, width), np.int32)
+        self._block_table = np.zeros((num_groups, max_num_seqs, width), np.int32)
         self._num_tokens = np.zeros(max_num_seqs, np.int64)
         self._num_computed = np.zeros(max_num_seqs, np.int64)
         self._num_blocks = np.zeros(max_num_seqs, np.int64)
@@ -140,8 +144,8 @@ class Batch:
         assert (tokens <= self.max_model_len).all(), "a request is longer than the model allows"
         free = np.array(self._free, np.int64)
         assert not self._num_blocks[free].any(), "a free slot holds blocks"
-        unused = np.arange(self._block_table.shape[1]) >= self._num_blocks[:, None]
-        assert not self._block_table[unused].any(), "a block id stands after a row's last block"
+        unused = np.arange(self._block_table.shape[2]) >= self._num_blocks[:, None]
+        assert not self._block_table[:, unused].any(), "a block id stands after a row's last block"
         assert set(self._sampling.tolist()) <= set(held.tolist()), "a free slot awaits a token"
 
     def statistics(self) -> BatchStatistics:
@@ -161,7 +165,7 @@ class Batch:
     def _leave(self, request: int) -> None:
         slot = self._slot(request)
         del self._slots[request]
-        self._block_table[slot, : self._num_blocks[slot]] = 0
+        self._block_table[:, slot, : self._num_blocks[slot]] = 0
         self._num_tokens[slot] = self._num_computed[slot] = self._num_blocks[slot] = 0
         self._free.append(slot)
 
@@ -187,10 +191,14 @@ class Batch:
         assert len(num_blocks) == len(slots), "num_blocks is not one a row"
         assert (num_blocks >= 0).all(), "a negative number of blocks"
         assert num_blocks.sum() == len(blocks), "the numbers of blocks do not add up"
-        held = self._num_blocks[slots]
-        assert (held + num_blocks <= self._block_table.shape[1]).all(), "a block table overflows"
-        self._block_table[np.repeat(slots, num_blocks), ranges(held, num_blocks)] = blocks
-        self._num_blocks[slots] = held + num_blocks
+        assert not (num_blocks % self.num_groups).any(), "the groups of a row get different numbers of blocks"
+        each, held = num_blocks // self.num_groups, self._num_blocks[slots]
+        assert (held + each <= self._block_table.shape[2]).all(), "a block table overflows"
+        rows, places = np.repeat(slots, each), ranges(held, each)
+        begins = np.cumsum(num_blocks) - num_blocks
+        for group, table in enumerate(self._block_table):
+            table[rows, places] = blocks[ranges(begins + group * each, each)]
+        self._num_blocks[slots] = held + each
 
     def _inputs(self, slots: Int64, num_tokens: Int64, samples: Int64) -> StepInputs:
         assert len(num_tokens) == len(samples) == len(slots), "num_tokens or samples is not one a row"
@@ -211,10 +219,10 @@ class Batch:
         return StepInputs(
             input_ids=self._token_ids[owner, positions],
             positions=positions,
-            slot_mapping=self._block_table[owner, block].astype(np.int64) * self.block_size + offset,
+            slot_mapping=self._block_table[:, owner, block].astype(np.int64) * self.block_size + offset,
             query_start_loc=np.concatenate(([0], ends)).astype(np.int32),
             seq_lens=seq_lens.astype(np.int32),
-            block_table=self._block_table[slots, :width],
+            block_table=self._block_table[:, slots, :width],
             sample_rows=rows,
             logits_indices=ends[rows] - 1,
             temperature=self._temperature[drawing],

@@ -2,18 +2,27 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Protocol
+
+
+class Log(Protocol):
+    """What hears of contents that are forgotten."""
+
+    def removed(self, content: bytes, /) -> None:
+        """This one can no longer be found."""
 
 
 class Blocks:
     """`num_blocks` blocks, each free, held (by one or more), or free with a content still worth a hit.
 
     A block is allocated from those without content first, then from the cached ones, the least recently
-    used first; only then its content is forgotten.
+    used first; only then its content is forgotten, and the log is told.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, log: Log | None = None) -> None:
         self.num_blocks = num_blocks
         self.num_evicted = 0
+        self._log = log
         self.clear()
 
     def clear(self) -> None:
@@ -23,6 +32,13 @@ class Blocks:
         self._empty = list(range(self.num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._index: dict[bytes, int] = {}
+
+    def forget(self) -> None:
+        """Forget every content; who holds a block keeps it."""
+        self._empty.extend(reversed(self._cached))
+        self._cached.clear()
+        self._index.clear()
+        self._content = [None] * self.num_blocks
 
     @property
     def num_free(self) -> int:
@@ -48,18 +64,14 @@ class Blocks:
             del self._index[content]
             self._content[block] = None
             self.num_evicted += 1
+            if self._log is not None:
+                self._log.removed(content)
         self._references[block] = 1
         return block
 
-    def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest prefix of `hashes` that is indexed. References stay as they are."""
-        found = []
-        for content in hashes:
-            block = self._index.get(content)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def lookup(self, content: bytes) -> int | None:
+        """The block with this content. References stay as they are."""
+        return self._index.get(content)
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of these (found) blocks nobody holds: sharing them makes `num_free` smaller."""
@@ -72,11 +84,13 @@ class Blocks:
                 del self._cached[block]
             self._references[block] += 1
 
-    def publish(self, block: int, content: bytes) -> None:
-        """Let others find this held block by its content, unless another holds the same already."""
-        if content not in self._index:
-            self._index[content] = block
-            self._content[block] = content
+    def publish(self, block: int, content: bytes) -> bool:
+        """Let others find this held block by its content; False when another holds the same already."""
+        if content in self._index:
+            return False
+        self._index[content] = block
+        self._content[block] = content
+        return True
 
     def free(self, blocks: list[int]) -> None:
         """One reference less to each, the tail first, so that a prefix outlives what follows it."""

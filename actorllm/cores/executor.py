@@ -3,7 +3,16 @@
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from ..messages import FromExecutor, RankDone, RankFailed, RunStep, StepDone, StepFailed, ToExecutor
+from ..messages import (
+    FromExecutor,
+    RankDone,
+    RankFailed,
+    RunCommand,
+    RunStep,
+    StepDone,
+    StepFailed,
+    ToExecutor,
+)
 from . import NEVER
 
 
@@ -41,7 +50,7 @@ class Executor:
     def feed(self, message: ToExecutor) -> None:
         """Absorb a message."""
         match message:
-            case RunStep(step, epoch):
+            case RunStep(step, epoch) | RunCommand(step, epoch):
                 if epoch > self._failed_epoch:
                     self._epoch = epoch
                     self._open[step] = Open(epoch, set(self._ranks))

@@ -6,6 +6,8 @@ from typing import assert_never
 from ..messages import (
     Abort,
     Cancel,
+    Command,
+    CommandDone,
     Failed,
     FromFrontend,
     Generate,
@@ -50,6 +52,8 @@ class Frontend:
                 if self._open.get(request) is False:
                     self._open[request] = True
                     self._out.append(Abort(request))
+            case Command() | CommandDone():
+                self._out.append(message)
             case Rendered(request):
                 assert request in self._open, f"request {request} is rendered but not open"
                 self._out.append(message)

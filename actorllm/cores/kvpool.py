@@ -1,88 +1,45 @@
 """KVPool: who holds which blocks of the KV cache. The order is the Scheduler's; the walk is here."""
 
-import hashlib
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from ..messages import (
+    CacheKey,
     FromKVPool,
+    PoolReset,
     Release,
     Reserve,
     Reserved,
     ResetPool,
+    ResetPrefixCache,
     ToKVPool,
-    pack,
-    pack_ids,
     unpack,
     unpack_ids,
 )
 from . import NEVER
 from .blocks import Blocks
+from .cachelog import CacheLog
+from .prefix import NONE, Groups, extend
+from .walk import Table, Walk, Wants
 
 
 @dataclass(frozen=True, slots=True)
 class KVPoolStatistics:
-    """Blocks now; tokens and events since the start."""
+    """Blocks now; tokens and events since the start.
+
+    `usage` is the share of the blocks that are held; `holders` are (request, blocks), most blocks first.
+    """
 
     num_blocks: int
     num_free_blocks: int
     num_cached_blocks: int
-    num_holders: int
+    usage: float
+    holders: tuple[tuple[int, int], ...]
     queried_tokens: int
     hit_tokens: int
     evictions: int
     preemptions: int
-
-
-@dataclass(slots=True)
-class Table:
-    """What the pool knows of a request: its confirmed tokens, their block hashes, its blocks."""
-
-    tokens: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    num_published: int = 0
-    computing: dict[bytes, None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """One line of a Reserve."""
-
-    request: int
-    num_computed: int
-    num_scheduled: int
-    debt: int
-
-
-@dataclass(slots=True)
-class Walk:
-    """The state of one walk over the wants; its columns become the Reserved."""
-
-    budget: int
-    may_wait: bool
-    requests: list[int] = field(default_factory=list)
-    num_cached: list[int] = field(default_factory=list)
-    num_tokens: list[int] = field(default_factory=list)
-    num_blocks: list[int] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    preempted: list[int] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-
-    @property
-    def must_decide(self) -> bool:
-        """Nothing runs and nothing is granted or refused yet: waiting would be for ever."""
-        return not (self.may_wait or self.requests or self.refused)
-
-    def grant(self, request: int, num_cached: int, num_tokens: int, blocks: list[int]) -> None:
-        """Add a line."""
-        self.requests.append(request)
-        self.num_cached.append(num_cached)
-        self.num_tokens.append(num_tokens)
-        self.num_blocks.append(len(blocks))
-        self.blocks.extend(blocks)
-        self.budget -= num_tokens
 
 
 class KVPool:
@@ -93,12 +50,20 @@ class KVPool:
         num_blocks: int,
         block_size: int,
         *,
+        windows: Sequence[int] = (0,),
         enable_prefix_caching: bool = True,
         watermark: float = 0.0,
         max_chunk: int = 0,
+        tells: bool = False,
     ) -> None:
-        """`max_chunk` bounds the tokens of one request in a step (0: no bound)."""
-        self._blocks = Blocks(num_blocks)
+        """`windows`: for each group of layers how many tokens a token sees (0: all before it).
+
+        `max_chunk` bounds the tokens of one request in a step (0: no bound). `tells` says that there are
+        CacheEvents.
+        """
+        self._groups = Groups(windows, block_size)
+        self._log = CacheLog() if tells else None
+        self._blocks = Blocks(num_blocks, self._log)
         self._block_size = block_size
         self._caching = enable_prefix_caching
         self._watermark = int(watermark * num_blocks)
@@ -106,7 +71,7 @@ class KVPool:
         self._tables: dict[int, Table] = {}
         self._computing: dict[bytes, int] = {}
         self._epoch = 0
-        self._replies: list[Reserved] = []
+        self._replies: list[Reserved | PoolReset] = []
         self._queried = self._hit = self._num_preempted = 0
 
     def feed(self, message: ToKVPool) -> None:
@@ -116,18 +81,22 @@ class KVPool:
                 self._replies.append(self._reserve(message))
             case Release():
                 self._release(message)
+            case ResetPrefixCache():
+                self._reset_prefix_cache()
             case ResetPool(epoch):
                 self._epoch = epoch
                 self._blocks.clear()
                 self._tables.clear()
                 self._computing.clear()
+                self._is_reset()
             case _:
                 assert_never(message)
 
     def poll(self, now: float) -> tuple[FromKVPool, ...]:
-        """The answers, in order."""
+        """The answers, in order; then what has become of the prefix cache."""
         replies, self._replies = tuple(self._replies), []
-        return replies
+        events = self._log.poll() if self._log is not None else None
+        return replies if events is None else (*replies, events)
 
     @property
     def deadline(self) -> float:
@@ -141,147 +110,238 @@ class KVPool:
 
     def check(self) -> None:
         """Raise AssertionError when blocks were lost, doubled or shared by mistake."""
-        self._blocks.check(table.blocks for table in self._tables.values())
+        self._blocks.check(table.held for table in self._tables.values())
         for content, request in self._computing.items():
             assert content in self._tables[request].computing, "a computing block without its request"
         for table in self._tables.values():
-            assert table.num_published <= len(table.blocks)
+            for group in table.blocks:
+                assert len(group) * self._block_size == table.room, "the groups of a table differ in length"
+            assert table.num_full * self._block_size <= table.room
 
     def statistics(self) -> KVPoolStatistics:
         """Gauges and counters of this moment."""
+        held = {request: len(table.held) for request, table in self._tables.items() if table.room}
         return KVPoolStatistics(
             num_blocks=self._blocks.num_blocks,
             num_free_blocks=self._blocks.num_free,
             num_cached_blocks=self._blocks.num_indexed,
-            num_holders=sum(bool(table.blocks) for table in self._tables.values()),
+            usage=1 - self._blocks.num_free / self._blocks.num_blocks,
+            holders=tuple(sorted(held.items(), key=lambda each: -each[1])),
             queried_tokens=self._queried,
             hit_tokens=self._hit,
             evictions=self._blocks.num_evicted,
             preemptions=self._num_preempted,
         )
 
+    # -- what is said of requests -----------------------------------------------------------------
+
     def _reserve(self, message: Reserve) -> Reserved:
         assert message.epoch == self._epoch, "a Reserve of another epoch"
         wants = self._absorb(message)
         walk = Walk(message.token_budget, may_wait=not message.nothing_in_flight)
-        running = deque(wants[: message.num_running])
-        while running and walk.budget > 0:
-            self._continue(running.popleft(), running, walk)
+        self._serve_running(wants, walk)
         if not walk.preempted:
-            for want in wants[message.num_running :]:
-                if walk.budget <= 0 or not self._admit(want, walk):
+            for index in range(wants.num_running, len(wants.requests)):
+                if walk.budget <= 0 or not self._admit(index, wants, walk):
                     break
-        return Reserved(
-            message.step,
-            message.epoch,
-            pack_ids(walk.requests),
-            pack(walk.num_cached),
-            pack(walk.num_tokens),
-            pack(walk.num_blocks),
-            pack(walk.blocks),
-            pack_ids(walk.preempted),
-            pack_ids(walk.refused),
-        )
+        return walk.message(message.step, message.epoch)
 
-    def _absorb(self, message: Reserve) -> list[Want]:
-        wants, tokens, at = [], unpack(message.tokens), 0
-        columns = (message.num_computed, message.num_scheduled, message.debts, message.num_tokens)
-        for request, computed, scheduled, debt, count in zip(
-            unpack_ids(message.requests), *map(unpack, columns), strict=True
+    def _absorb(self, message: Reserve) -> Wants:
+        requests, known = unpack_ids(message.requests), self._tables
+        tables: list[Table] = []
+        for keyed in message.keys:
+            known[keyed.request] = self._open_table(keyed.key)
+        tokens, at = unpack(message.tokens), 0
+        for request, computed, count in zip(
+            requests, unpack(message.num_computed), unpack(message.num_tokens), strict=True
         ):
-            table = self._tables.setdefault(request, Table())
-            self._confirm(table, tokens[at : at + count], computed)
-            at += count
-            wants.append(Want(request, computed, scheduled, debt))
-        return wants
+            table = known.get(request)
+            if table is None:
+                table = known[request] = self._open_table()
+            if count:
+                table.tokens += tokens[at : at + count]
+                at += count
+            if computed >= table.next_full:
+                self._advance(table, computed)
+            tables.append(table)
+        scheduled, debts = unpack(message.num_scheduled), unpack(message.debts)
+        return Wants(requests, tables, scheduled, debts, message.num_running)
 
-    def _confirm(self, table: Table, tokens: list[int], num_computed: int) -> None:
-        """Take in confirmed tokens; publish the blocks whose tokens are all computed."""
-        table.tokens.extend(tokens)
-        if not self._caching:
-            return
-        self._extend_hashes(table)
-        for index in range(table.num_published, min(num_computed // self._block_size, len(table.blocks))):
-            content = table.hashes[index]
-            self._blocks.publish(table.blocks[index], content)
+    def _open_table(self, key: CacheKey | None = None) -> Table:
+        return Table([[] for _ in self._groups.windows], key, next_full=self._block_size)
+
+    def _advance(self, table: Table, num_computed: int) -> None:
+        """Some more blocks are computed: publish them, and free what fell out of its window."""
+        full = min(num_computed // self._block_size, table.room // self._block_size)
+        if self._caching and not table.private:
+            self._publish(table, full)
+        table.num_full = max(full, table.num_full)
+        table.next_full = (table.num_full + 1) * self._block_size
+        if self._groups.has_windows:
+            self._drop(table)
+
+    def _publish(self, table: Table, full: int) -> None:
+        extend(table.contents, table.tokens, self._block_size, table.key)
+        stored: dict[int, list[int]] = {}
+        for index in range(table.num_full, full):
+            content = table.contents[index]
+            for group, blocks in enumerate(table.blocks):
+                key = self._groups.key(content, group)
+                if blocks[index] != NONE and self._blocks.publish(blocks[index], key):
+                    stored.setdefault(group, []).append(index)
             self._not_computing(table, content)
-            table.num_published = index + 1
+        if self._log is not None:
+            for group, indices in stored.items():
+                self._log.stored(table.contents, table.tokens, indices, self._block_size, group, table.key)
 
-    def _extend_hashes(self, table: Table) -> None:
-        size = self._block_size
-        for index in range(len(table.hashes), len(table.tokens) // size):
-            parent = table.hashes[-1] if table.hashes else b""
-            chain = hashlib.blake2b(parent, digest_size=16)
-            chain.update(pack(table.tokens[index * size : (index + 1) * size]))
-            table.hashes.append(chain.digest())
+    def _drop(self, table: Table) -> None:
+        for group, blocks in enumerate(table.blocks):
+            first = self._groups.first_seen(group, table.num_full)
+            index = first - 1
+            while index >= 0 and blocks[index] != NONE:
+                index -= 1
+            fallen = blocks[index + 1 : first]
+            blocks[index + 1 : first] = [NONE] * len(fallen)
+            self._blocks.free(fallen)
 
-    def _continue(self, want: Want, behind: deque[Want], walk: Walk) -> None:
-        """Grant to a running request as much as there is room for; for its first token, those `behind`
-        it give their blocks up.
-        """
-        table = self._tables[want.request]
-        while self._room(want, table) == 0 and behind:
-            self._preempt(behind.pop(), walk)
-        count = min(want.debt, walk.budget, self._max_chunk, self._room(want, table))
-        if count > 0:
-            need = max(0, self._num_blocks(want.num_scheduled + count) - len(table.blocks))
-            self._grant(want.request, table, want.num_scheduled, count, self._blocks.allocate(need), walk)
-        elif walk.must_decide:
-            walk.refused.append(want.request)
+    def _release(self, message: Release) -> None:
+        tokens, at = unpack(message.tokens), 0
+        columns = map(unpack, (message.num_computed, message.num_tokens))
+        for request, computed, count in zip(unpack_ids(message.requests), *columns, strict=True):
+            table = self._tables.pop(request)
+            table.tokens += tokens[at : at + count]
+            at += count
+            if computed >= table.next_full:
+                self._advance(table, computed)
+            self._give_up(table)
 
-    def _room(self, want: Want, table: Table) -> int:
+    def _reset_prefix_cache(self) -> None:
+        self._blocks.forget()
+        self._computing.clear()
+        for table in self._tables.values():
+            table.private = table.room > 0
+            table.computing.clear()
+        self._is_reset()
+
+    def _is_reset(self) -> None:
+        self._replies.append(PoolReset(self._epoch))
+        if self._log is not None:
+            self._log.cleared()
+
+    # -- the walk ---------------------------------------------------------------------------------
+
+    def _serve_running(self, wants: Wants, walk: Walk) -> None:
+        """Grant to the running in their order; for the first token of one, the last ones give blocks up."""
+        index, end, budget = 0, wants.num_running, walk.budget
+        requests, tables, scheduled, debts = wants.requests, wants.tables, wants.num_scheduled, wants.debts
+        while index < end and budget > 0:
+            table, begin, count = tables[index], scheduled[index], debts[index]
+            if count > budget:
+                count = budget
+            if count > self._max_chunk:
+                count = self._max_chunk
+            if begin + count > table.room:
+                while end > index + 1 and self._room(table) <= begin:
+                    end -= 1
+                    self._preempt(requests[end], walk)
+                count = min(count, self._room(table) - begin)
+            if count > 0:
+                num_blocks = self._extend(requests[index], table, begin, count, walk)
+                walk.requests.append(requests[index])
+                walk.num_cached.append(0)
+                walk.num_tokens.append(count)
+                walk.num_blocks.append(num_blocks)
+                budget -= count
+            elif walk.must_decide:
+                walk.refused.append(requests[index])
+            index += 1
+        walk.budget = budget
+
+    def _room(self, table: Table) -> int:
         """Tokens that fit into its blocks and all free ones."""
-        return (len(table.blocks) + self._blocks.num_free) * self._block_size - want.num_scheduled
+        return table.room + self._blocks.num_free // len(self._groups) * self._block_size
 
-    def _preempt(self, want: Want, walk: Walk) -> None:
-        self._give_up(self._tables[want.request])
-        walk.preempted.append(want.request)
+    def _extend(self, request: int, table: Table, begin: int, count: int, walk: Walk) -> int:
+        """Give it the blocks that so many tokens more need; how many."""
+        end = begin + count
+        if end <= table.room:
+            return 0
+        fresh = self._groups.num_blocks(end) - len(table.blocks[0])
+        for blocks in table.blocks:
+            new = self._blocks.allocate(fresh)
+            blocks += new
+            walk.blocks += new
+        table.room += fresh * self._block_size
+        if self._caching:
+            self._note_computing(request, table, begin, end)
+        return fresh * len(table.blocks)
+
+    def _preempt(self, request: int, walk: Walk) -> None:
+        self._give_up(self._tables[request])
+        walk.preempted.append(request)
         self._num_preempted += 1
 
-    def _admit(self, want: Want, walk: Walk) -> bool:
+    def _admit(self, index: int, wants: Wants, walk: Walk) -> bool:
         """Let a waiting request in, if its whole prompt fits; False stops those behind it."""
-        table = self._tables[want.request]
-        if self._num_blocks(want.debt) > self._blocks.num_blocks:
-            walk.refused.append(want.request)
+        request, table, debt = wants.requests[index], wants.tables[index], wants.debts[index]
+        needed = self._groups.num_held(debt)
+        if needed > self._blocks.num_blocks:
+            walk.refused.append(request)
             return True
-        hits = self._blocks.find(table.hashes[: (want.debt - 1) // self._block_size])
-        if self._is_computing(table, len(hits), want) and not walk.must_decide:
+        hits = self._find(table, debt)
+        num_hits = len(hits[0])
+        if self._is_computing(request, table, num_hits, debt) and not walk.must_decide:
             return True
-        free = self._blocks.num_free - self._blocks.num_free_among(hits)
-        missing = self._num_blocks(want.debt) - len(hits)
-        if missing + (0 if walk.must_decide else self._watermark) > free:
+        found = [block for group in hits for block in group if block != NONE]
+        free = self._blocks.num_free - self._blocks.num_free_among(found)
+        if needed - len(found) + (0 if walk.must_decide else self._watermark) > free:
             return False
-        self._blocks.share(hits)
-        cached = len(hits) * self._block_size
-        count = min(want.debt - cached, walk.budget, self._max_chunk)
-        table.num_published = len(hits)
-        fresh = self._blocks.allocate(self._num_blocks(cached + count) - len(hits))
-        self._queried += want.debt
+        cached = num_hits * self._block_size
+        room = cached + free // len(self._groups) * self._block_size
+        count = min(debt - cached, walk.budget, self._max_chunk, room - cached)
+        if count <= 0:
+            return False
+        self._blocks.share(found)
+        self._let_in(request, table, hits, count, walk)
+        self._queried += debt
         self._hit += cached
-        self._grant(want.request, table, cached, count, fresh, walk, hits)
         return True
 
-    def _is_computing(self, table: Table, num_hits: int, want: Want) -> bool:
-        """Whether another request computes the very block that would be the next hit."""
-        if num_hits >= (want.debt - 1) // self._block_size or num_hits >= len(table.hashes):
-            return False
-        return self._computing.get(table.hashes[num_hits], want.request) != want.request
+    def _find(self, table: Table, debt: int) -> list[list[int]]:
+        """The blocks that it can share; its last token is computed in any case."""
+        if not self._caching:
+            return [[] for _ in self._groups.windows]
+        extend(table.contents, table.tokens, self._block_size, table.key)
+        return self._groups.hits(self._blocks, table.contents[: (debt - 1) // self._block_size])
 
-    def _grant(
-        self,
-        request: int,
-        table: Table,
-        start: int,
-        count: int,
-        fresh: list[int],
-        walk: Walk,
-        hits: list[int] | None = None,
-    ) -> None:
-        new = [*(hits or ()), *fresh]
-        table.blocks.extend(new)
-        walk.grant(request, 0 if hits is None else start, count, new)
-        last = min((start + count) // self._block_size, len(table.hashes))
-        for content in table.hashes[start // self._block_size : last]:
+    def _let_in(self, request: int, table: Table, hits: list[list[int]], count: int, walk: Walk) -> None:
+        num_hits = len(hits[0])
+        cached = num_hits * self._block_size
+        table.num_full = num_hits
+        table.next_full = cached + self._block_size
+        fresh = self._groups.num_blocks(cached + count) - num_hits
+        for group, found in enumerate(hits):
+            table.blocks[group] = found + self._blocks.allocate(fresh)
+            walk.blocks += table.blocks[group]
+        table.room = (num_hits + fresh) * self._block_size
+        if self._caching:
+            self._note_computing(request, table, cached, cached + count)
+        walk.grant(request, cached, count, (num_hits + fresh) * len(hits))
+
+    # -- who computes what ------------------------------------------------------------------------
+
+    def _is_computing(self, request: int, table: Table, num_hits: int, debt: int) -> bool:
+        """Whether another request computes the very block that would be the next hit."""
+        if num_hits >= (debt - 1) // self._block_size or num_hits >= len(table.contents):
+            return False
+        return self._computing.get(table.contents[num_hits], request) != request
+
+    def _note_computing(self, request: int, table: Table, begin: int, end: int) -> None:
+        """The full blocks from token `begin` to token `end` are being computed; others may wait for them."""
+        if table.private:
+            return
+        last = min(end // self._block_size, len(table.contents))
+        for content in table.contents[begin // self._block_size : last]:
             if content not in self._computing:
                 self._computing[content] = request
                 table.computing[content] = None
@@ -292,21 +352,12 @@ class KVPool:
             del self._computing[content]
 
     def _give_up(self, table: Table) -> None:
-        self._blocks.free(table.blocks)
-        table.blocks = []
-        table.num_published = 0
+        for blocks in table.blocks:
+            self._blocks.free([block for block in blocks if block != NONE])
+        table.blocks = [[] for _ in table.blocks]
+        table.room = table.num_full = 0
+        table.next_full = self._block_size
+        table.private = False
         for content in table.computing:
             del self._computing[content]
         table.computing = {}
-
-    def _release(self, message: Release) -> None:
-        tokens, at = unpack(message.tokens), 0
-        columns = map(unpack, (message.num_computed, message.num_tokens))
-        for request, computed, count in zip(unpack_ids(message.requests), *columns, strict=True):
-            table = self._tables.pop(request)
-            self._confirm(table, tokens[at : at + count], computed)
-            at += count
-            self._give_up(table)
-
-    def _num_blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..messages import Ending, FromScheduler, NewRow, Release, Reserve, RunStep, Tokens, pack, pack_ids
+from ..messages import Ending, FromScheduler, Keyed, NewRow, Release, Reserve, RunStep, Tokens, pack, pack_ids
 from .requests import Request
 
 
@@ -81,6 +81,7 @@ def reserve(
     """The question to the pool; it also tells it the tokens that it has not heard of."""
     wants = running + offered
     news = [request.tokens[request.num_told :] for request in wants]
+    keys = tuple(Keyed(each.id, each.key) for each in offered if each.key is not None and not each.num_told)
     for request in wants:
         request.num_told = len(request.tokens)
     return Reserve(
@@ -95,4 +96,5 @@ def reserve(
         pack(request.debt for request in wants),
         pack(map(len, news)),
         pack(token for new in news for token in new),
+        keys,
     )

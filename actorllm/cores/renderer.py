@@ -124,7 +124,7 @@ class Renderer:
         self._out += (
             Rendered(request, column),
             Track(request, column[-4 * PROMPT_TAIL :], question.text),
-            Submit(request, column, question.sampling, limits, question.terms),
+            Submit(request, column, question.sampling, limits, question.terms, question.key),
         )
 
     def _refuse(self, request: int, fault: Fault) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ..messages import Limits, Sampling, Terms
+from ..messages import CacheKey, Limits, Sampling, Terms
 from .policy import Policy
 
 
@@ -41,6 +41,7 @@ class Request:
     max_tokens: int
     arrival: int
     terms: Terms = Terms()
+    key: CacheKey | None = None
     status: Status = Status.WAITING
     due: float = float("inf")
     num_computed: int = 0

@@ -9,13 +9,17 @@ from typing import assert_never
 
 from ..messages import (
     Abort,
+    Command,
     Fault,
     FromScheduler,
     GrammarReady,
     NewRow,
+    PoolReset,
     Reserve,
     Reserved,
     ResetPool,
+    ResetPrefixCache,
+    RunCommand,
     RunStep,
     Seen,
     StepDone,
@@ -27,6 +31,7 @@ from ..messages import (
     unpack_ids,
 )
 from .admission import Admission
+from .gate import Gate
 from .plan import Row, Said, Step, reserve
 from .policy import Policy
 from .requests import Request, Status
@@ -42,8 +47,9 @@ CRASHES = 2
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """Requests now; counts since the start."""
+    """Requests now; counts since the start. `state` is running, paused or asleep."""
 
+    state: str
     num_running: int
     num_waiting: int
     num_on_probation: int
@@ -87,6 +93,8 @@ class Scheduler:
         self._window = step_window
         self._shares_seats = policy.shares_seats
         self._table = Table(policy, Admission(max_num_queued_reqs, max_num_queued_tokens))
+        self._gate = Gate()
+        self._resets_owed = 0
         self._offered: list[Request] = []
         self._in_flight: deque[tuple[int, list[Row]]] = deque()
         self._unseen: deque[int] = deque()
@@ -103,8 +111,13 @@ class Scheduler:
             case Seen(step):
                 while self._unseen and self._unseen[0] <= step:
                     self._unseen.popleft()
+            case Command():
+                self._gate.feed(message)
             case Reserved():
                 self._reserved(message)
+            case PoolReset():
+                self._resets_owed -= 1
+                self._command_answered()
             case StepDone():
                 if message.epoch == self._epoch:
                     self._step_is_done(message)
@@ -121,6 +134,8 @@ class Scheduler:
         table = self._table
         table.admission.worked(now, self._computed)
         self._changed |= table.tick(now)
+        if not (self._in_flight or self._reserving or self._resets_owed):
+            self._begin_command()
         if self._may_plan:
             self._set_the_stage()
         said, table.said = table.said, Said()
@@ -128,7 +143,7 @@ class Scheduler:
             self._step_told = self._step_done
             self._unseen.append(self._step_done)
         out = said.messages(self._step_told)
-        plan = (self._propose() or self._flush()) if self._may_plan else None
+        plan = (self._propose() if self._may_plan else None) or self._flush()
         return (*out, plan) if plan is not None else tuple(out)
 
     def _set_the_stage(self) -> None:
@@ -150,7 +165,8 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no request is known, no step is on its way and the workers hold no row."""
         owed = self._table.said or self._unseen or self._table.leaving
-        return not (self._table.requests or self._in_flight or self._reserving or owed)
+        is_open = self._resets_owed or not self._gate.idle
+        return not (self._table.requests or self._in_flight or self._reserving or owed or is_open)
 
     def check(self) -> None:
         """Raise AssertionError when the tables contradict each other."""
@@ -168,6 +184,7 @@ class Scheduler:
         """Gauges and counters of this moment."""
         table = self._table
         return SchedulerStatistics(
+            state=self._gate.state,
             num_running=len(table.running),
             num_waiting=len(table.requests) - len(table.running),
             num_on_probation=len(table.suspects),
@@ -188,7 +205,8 @@ class Scheduler:
     @property
     def _may_plan(self) -> bool:
         return (
-            not self._reserving
+            self._gate.is_open
+            and not self._reserving
             and self._changed
             and len(self._in_flight) < self._max_in_flight
             and len(self._unseen) + len(self._in_flight) < self._window
@@ -204,9 +222,10 @@ class Scheduler:
         running = [request for request in self._table.running if request.debt > 0]
         left = self._budget - sum(min(request.debt, self._max_chunk) for request in running)
         if self._table.suspects:
-            self._offered = self._offer_suspect()
+            self._offered = self._table.offer_suspect()
         else:
-            self._offered = self._offer() if left > 0 else []
+            seats = self._max_num_seqs - len(self._table.running)
+            self._offered = self._table.offer(seats, OFFER * self._budget) if left > 0 else []
         if not running and not self._offered:
             return None
         self._step += 1
@@ -214,32 +233,10 @@ class Scheduler:
         in_flight = bool(self._in_flight)
         return reserve(self._step, self._epoch, self._budget, running, self._offered, in_flight)
 
-    def _offer(self) -> list[Request]:
-        """The first of the waiting: no more than there are seats, and than the pool can take in a turn."""
-        offered: list[Request] = []
-        news = 0
-        table = self._table
-        table.waiting.start()
-        while len(table.running) + len(offered) < self._max_num_seqs and news < OFFER * self._budget:
-            request = table.waiting.take()
-            if request is None:
-                break
-            request.status = Status.OFFERED
-            news += len(request.tokens) - request.num_told
-            offered.append(request)
-        return offered
-
-    def _offer_suspect(self) -> list[Request]:
-        """The first request on probation, unless it runs already: nobody else does meanwhile."""
-        suspect = self._table.suspects[0]
-        if suspect.status is not Status.SUSPECT or not suspect.ready:
-            return []
-        suspect.status = Status.OFFERED
-        return [suspect]
-
     def _flush(self) -> RunStep | None:
-        """With nothing left to compute: an empty step, so that the workers forget who has ended."""
-        if self._table.requests or self._in_flight or not self._table.leaving:
+        """With nobody there and nothing on its way: an empty step, so that the workers forget who ended."""
+        busy = self._table.requests or self._in_flight or self._reserving or not self._gate.idle
+        if busy or not self._table.leaving:
             return None
         self._step += 1
         return self._run(self._step, Step())
@@ -314,6 +311,7 @@ class Scheduler:
         step, rows = self._in_flight.popleft()
         assert step == message.step, f"step {message.step} is done before step {step}"
         self._step_done = step
+        self._command_answered()
         tokens = unpack(message.tokens)
         assert len(tokens) == sum(row.samples for row in rows), "tokens and sampling rows differ in number"
         sampled = iter(tokens)
@@ -353,10 +351,9 @@ class Scheduler:
         self._failed += 1
         present = [row.request for step, rows in self._in_flight if step == message.step for row in rows]
         present = [request for request in present if request.status is not Status.ENDED]
-        self._in_flight.clear()
-        self._epoch += 1
-        self._table.restart_all()
-        self._table.said.others.append(ResetPool(self._epoch))
+        self._end_epoch()
+        if self._gate.is_waiting:
+            self._table.said.others.append(self._gate.finish(message.fault))
         if len(present) == 1:
             self._table.end(present[0], "error", fault=message.fault)
         else:
@@ -364,3 +361,38 @@ class Scheduler:
                 request.num_crashes += 1
                 if request.num_crashes >= CRASHES:
                     self._table.suspect(request)
+
+    def _end_epoch(self) -> None:
+        """All KV is lost, and what is said of the steps on their way is not heard."""
+        self._in_flight.clear()
+        self._epoch += 1
+        self._table.restart_all()
+        self._table.said.others.append(ResetPool(self._epoch))
+        self._resets_owed += 1
+
+    # -- commands ---------------------------------------------------------------------------------
+
+    def _begin_command(self) -> None:
+        """Say what the command needs, if there is one; no step is on its way and no Reserve is open."""
+        begun = self._gate.begin()
+        if begun is None:
+            return
+        said = self._table.said.others
+        if begun.done is not None:
+            said.append(begun.done)
+        if begun.ends_epoch:
+            self._end_epoch()
+        if begun.resets_cache:
+            said.append(ResetPrefixCache())
+            self._resets_owed += 1
+        if begun.runs:
+            self._step += 1
+            self._in_flight.append((self._step, []))
+            command = begun.command
+            said.append(RunCommand(self._step, self._epoch, command.action, command.argument))
+
+    def _command_answered(self) -> None:
+        if self._gate.is_waiting:
+            done = self._gate.answered()
+            if done is not None:
+                self._table.said.others.append(done)

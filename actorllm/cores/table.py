@@ -70,6 +70,28 @@ class Table:
         request.in_batch = True
         self.running.append(request)
 
+    def offer(self, seats: int, most_tokens: int) -> list[Request]:
+        """Take the first of the waiting: no more than there are seats, and than so many tokens."""
+        offered: list[Request] = []
+        news = 0
+        self.waiting.start()
+        while len(offered) < seats and news < most_tokens:
+            request = self.waiting.take()
+            if request is None:
+                break
+            request.status = Status.OFFERED
+            news += len(request.tokens) - request.num_told
+            offered.append(request)
+        return offered
+
+    def offer_suspect(self) -> list[Request]:
+        """The first request on probation, unless it runs already: nobody else does meanwhile."""
+        suspect = self.suspects[0]
+        if suspect.status is not Status.SUSPECT or not suspect.ready:
+            return []
+        suspect.status = Status.OFFERED
+        return [suspect]
+
     def send_back(self, request: Request) -> None:
         """It runs no more: its KV is forgotten, and it waits where it belongs."""
         self.num_preempted += 1
@@ -183,6 +205,7 @@ class Table:
             limits.max_tokens,
             self._arrivals,
             message.terms,
+            message.key,
             Status.ARRIVED,
         )
         self._arrivals += 1

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import assert_never
 
-from ..messages import FromWorker, Job, JobDone, RankDone, RankFailed, RunStep, Sampled, ToWorker
+from ..messages import FromWorker, Job, JobDone, RankDone, RankFailed, RunCommand, RunStep, Sampled, ToWorker
 from . import NEVER
 
 
@@ -26,7 +26,7 @@ class Worker:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._queue: deque[RunStep] = deque()
+        self._queue: deque[RunStep | RunCommand] = deque()
         self._failed_epoch = -1
         self._out: list[FromWorker] = []
         self._done = self._failed = 0
@@ -34,7 +34,7 @@ class Worker:
     def feed(self, message: ToWorker) -> None:
         """Absorb a message."""
         match message:
-            case RunStep(step, epoch):
+            case RunStep(step, epoch) | RunCommand(step, epoch):
                 if epoch > self._failed_epoch:
                     self._queue.append(message)
                     self._out.append(Job(step, message))

@@ -1,15 +1,20 @@
 """The door: where callers come in, wait for a seat, and find what has come for them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import anyio
 import anyio.lowlevel
 
-from ..errors import ActorLLMError, EngineClosed, UsageError
+from ..errors import ActorLLMError, EngineClosed, UsageError, rebuild
 from ..messages import (
+    CacheEvents,
     Cancel,
+    Command,
+    CommandDone,
     Delta,
     Failed,
     Fault,
@@ -17,10 +22,12 @@ from ..messages import (
     Question,
     Rendered,
     ToCaller,
+    ToCell,
     request_id,
     unpack,
 )
 from ..wire.mailbox import Port
+from .events import Subscription
 
 
 class Cell:
@@ -75,7 +82,7 @@ class Cell:
             self._event.set()
             self._event = None
 
-    def put(self, message: ToCaller) -> bool:
+    def put(self, message: ToCell) -> bool:
         """Take in what has come; True when it was the last of the request."""
         match message:
             case Rendered(_, tokens):
@@ -95,6 +102,14 @@ class Cell:
         return self.finish_reason is not None
 
 
+@dataclass(slots=True)
+class Reply:
+    """What becomes of a command."""
+
+    event: anyio.Event = field(default_factory=anyio.Event)
+    done: CommandDone | None = None
+
+
 class Door:
     """Seats are bounded; whoever finds none waits here, and nowhere else in the engine.
 
@@ -102,13 +117,19 @@ class Door:
     """
 
     def __init__(
-        self, seats: int, frontend: Port[Generate | Cancel], post: Callable[[Callable[[], object]], None]
+        self,
+        seats: int,
+        frontend: Port[Generate | Cancel | Command],
+        post: Callable[[Callable[[], object]], None],
     ) -> None:
         self._seats = anyio.Semaphore(seats)
         self._frontend = frontend
         self._post = post
         self._thread = threading.get_ident()
         self._cells: dict[int, Cell] = {}
+        self._replies: dict[int, Reply] = {}
+        self._commanding = anyio.Semaphore(1)
+        self._subscriptions: list[Subscription] = []
         self._counter = 0
         self._closed: ActorLLMError | None = None
         self._is_closed = anyio.Event()
@@ -134,13 +155,7 @@ class Door:
 
     async def enter(self, question: Question) -> Cell:
         """Wait for a seat, then ask. Raises EngineClosed, or EngineDied, when there will be none."""
-        if threading.get_ident() != self._thread:
-            raise UsageError("an engine can only be asked in the event loop in which it was opened")
-        await self._raise_if_closed()
-        await self._seats.acquire()
-        if self._closed is not None:
-            self._seats.release()
-        await self._raise_if_closed()
+        await self._pass(self._seats)
         self._counter += 1
         cell = Cell(request_id(0, self._counter))
         try:
@@ -151,9 +166,43 @@ class Door:
         self._cells[cell.request] = cell
         return cell
 
+    async def command(self, action: str, argument: str = "") -> None:
+        """Let the engine do something to itself, and wait until it is done; one command at a time.
+
+        Raises what it failed with, and EngineClosed or EngineDied when there is no engine any more.
+        """
+        await self._pass(self._commanding)
+        self._counter += 1
+        reply = self._replies[self._counter] = Reply()
+        self._frontend.send_nowait(Command(self._counter, action, argument))
+        await reply.event.wait()
+        if reply.done is None:
+            await self._raise_if_closed()
+        elif reply.done.fault is not None:
+            raise unbox(reply.done.fault)
+
+    @contextmanager
+    def subscribe(self, capacity: int) -> Iterator[Subscription]:
+        """Hear what becomes of the prefix cache."""
+        subscription = Subscription(capacity)
+        self._subscriptions.append(subscription)
+        try:
+            yield subscription
+        finally:
+            self._subscriptions.remove(subscription)
+            subscription.close()
+
     def deliver(self, message: ToCaller) -> None:
-        """The Frontend's way to the callers."""
-        if self._cells[message.request].put(message):
+        """The actors' way to the callers."""
+        if isinstance(message, CacheEvents):
+            for subscription in self._subscriptions:
+                subscription.offer(message)
+        elif isinstance(message, CommandDone):
+            reply = self._replies.pop(message.id)
+            reply.done = message
+            reply.event.set()
+            self._commanding.release()
+        elif self._cells[message.request].put(message):
             del self._cells[message.request]
             self._seats.release()
 
@@ -175,6 +224,22 @@ class Door:
             cell.wake()
         for _ in range(self.num_waiting):
             self._seats.release()
+        for reply in self._replies.values():
+            reply.event.set()
+        for _ in range(self._commanding.statistics().tasks_waiting):
+            self._commanding.release()
+        for subscription in self._subscriptions:
+            subscription.end(error)
+
+    async def _pass(self, turnstile: anyio.Semaphore) -> None:
+        """Wait for one's turn. Raises UsageError in another thread, and what the door was closed with."""
+        if threading.get_ident() != self._thread:
+            raise UsageError("an engine can only be asked in the event loop in which it was opened")
+        await self._raise_if_closed()
+        await turnstile.acquire()
+        if self._closed is not None:
+            turnstile.release()
+        await self._raise_if_closed()
 
     async def _raise_if_closed(self) -> None:
         if self._closed is not None:
@@ -187,6 +252,14 @@ def again(error: ActorLLMError) -> ActorLLMError:
     copy = type(error)(str(error))
     copy.__cause__ = error.__cause__
     return copy
+
+
+def unbox(fault: Fault) -> ActorLLMError:
+    """The error that a fault was, with the traceback from where it was raised as a note."""
+    error = rebuild(fault.kind, fault.message, fault.param, fault.retry_after)
+    if fault.origin:
+        error.add_note(fault.origin)
+    return error
 
 
 def not_open() -> EngineClosed:

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import asdict
 from os import PathLike, fspath
 from types import TracebackType
@@ -19,6 +19,7 @@ from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, Us
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
 from ..params import SamplingParams, Service, terms
 from .door import not_open
+from .events import Subscription
 from .outputs import Statistics
 from .parts import Parts
 from .ring import Ring, open_ring
@@ -135,6 +136,44 @@ class Engine:
     async def wait_closed(self) -> None:
         """Wait until the engine is left, or dies (see `died`)."""
         await self._ring.door.wait_closed()
+
+    async def pause(self) -> None:
+        """Plan no more steps; returns when none is on its way. Requests stay, and their timeouts go on."""
+        await self._ring.door.command("pause")
+
+    async def resume(self) -> None:
+        """Go on after a pause."""
+        await self._ring.door.command("resume")
+
+    async def reset_prefix_cache(self) -> None:
+        """Nothing that was computed up to now is ever reused by a request that has not begun."""
+        await self._ring.door.command("reset_prefix_cache")
+
+    async def sleep(self) -> None:
+        """Drop the weights and the KV cache. Requests stay, and are computed again after `wake_up`."""
+        await self._ring.door.command("sleep")
+
+    async def wake_up(self) -> None:
+        """Load the weights again after `sleep`. Raises what loading raises; the engine then sleeps on."""
+        await self._ring.door.command("wake_up")
+
+    async def start_profile(self, path: str | PathLike[str]) -> None:
+        """Profile the device's kernels until `stop_profile`. Raises UsageError while it sleeps."""
+        await self._ring.door.command("start_profile", fspath(path))
+
+    async def stop_profile(self) -> None:
+        """Write the profile to its path, as a trace for chrome://tracing or Perfetto."""
+        await self._ring.door.command("stop_profile")
+
+    def cache_events(self, capacity: int = 1024) -> AbstractContextManager[Subscription]:
+        """Subscribe to what the prefix cache holds: `with engine.cache_events() as news: async for ...`.
+
+        Up to `capacity` news wait for the reader; what comes then is lost, and the next ones count it.
+        Raises UsageError unless the engine was configured with `enable_kv_cache_events`.
+        """
+        if not self.config.enable_kv_cache_events:
+            raise UsageError("no cache events: the engine's enable_kv_cache_events is False")
+        return self._ring.door.subscribe(capacity)
 
     async def check(self, timeout: float = 10.0) -> None:
         """Wait until every request that was dropped has ended; raise if anything is held after all.

@@ -13,6 +13,7 @@ from ..cores.frontend import Frontend
 from ..cores.grammar import Grammar
 from ..cores.kvpool import KVPool
 from ..cores.policy import POLICIES, Policy
+from ..cores.prefix import Groups
 from ..cores.renderer import Renderer
 from ..cores.scheduler import Scheduler
 from ..cores.worker import Worker
@@ -35,15 +36,16 @@ class Parts:
     taps: tuple[Tap, ...] = ()
 
 
-def max_model_len(config: EngineConfig, device: Device) -> int:
+def max_model_len(config: EngineConfig, checkpoint: Checkpoint, device: Device) -> int:
     """What one request may have: no more than the pool holds, so that each can run to its end.
 
     Raises ConfigError when the configuration promises more.
     """
-    room = device.num_blocks * config.block_size
+    groups = Groups(checkpoint.architecture.windows, config.block_size)
+    room = groups.longest(device.num_blocks)
     if config.max_model_len is not None and config.max_model_len > room:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len}, but the KV cache holds {room} tokens "
+            f"max_model_len is {config.max_model_len}, but the KV cache holds {room} tokens of one request "
             f"({device.num_blocks} blocks of {config.block_size}); lower max_model_len, or raise "
             "num_gpu_blocks_override or kv_cache_memory_bytes"
         )
@@ -64,7 +66,7 @@ def make_cores(
         "frontend": Frontend(seed),
         "renderer": Renderer(
             vocab_size=checkpoint.architecture.vocab_size,
-            max_model_len=max_model_len(config, device),
+            max_model_len=max_model_len(config, checkpoint, device),
             max_requests=limits.requests,
         ),
         "detokenizer": Detokenizer(tokenizer),
@@ -82,9 +84,11 @@ def make_cores(
         "kvpool": KVPool(
             device.num_blocks,
             config.block_size,
+            windows=checkpoint.architecture.windows,
             enable_prefix_caching=config.enable_prefix_caching,
             watermark=config.watermark,
             max_chunk=config.long_prefill_token_threshold,
+            tells=config.enable_kv_cache_events,
         ),
         "grammar": Grammar(),
         "executor": Executor(num_ranks=1),

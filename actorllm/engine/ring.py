@@ -120,7 +120,7 @@ def _wire(
     taps = [LossyPort(tap, plain[f"tap-{index}"]) for index, tap in enumerate(parts.taps)]
     ports = {actor: TappedPort(plain[actor], taps) if taps else plain[actor] for actor in ACTORS}
     door = Door(limits.requests, ports["frontend"], poster())
-    return Ring(door, cores, mailboxes, ports, taps, max_model_len(config, device), placement)
+    return Ring(door, cores, mailboxes, ports, taps, max_model_len(config, checkpoint, device), placement)
 
 
 async def _run_actors(

@@ -5,9 +5,9 @@ from types import TracebackType
 
 import anyio.lowlevel
 
-from ..errors import ActorLLMError, UsageError, rebuild
+from ..errors import ActorLLMError, UsageError
 from ..messages import Question
-from .door import Cell, Door, again
+from .door import Cell, Door, again, unbox
 from .outputs import CompletionOutput, RequestOutput
 
 
@@ -127,10 +127,7 @@ class Stream:
 
 def _error(cell: Cell) -> ActorLLMError | None:
     if cell.fault is not None:
-        error = rebuild(cell.fault.kind, cell.fault.message, cell.fault.param, cell.fault.retry_after)
-        if cell.fault.origin:
-            error.add_note(cell.fault.origin)
-        return error
+        return unbox(cell.fault)
     if cell.error is not None and cell.finish_reason is None:
         return again(cell.error)
     return None

@@ -11,7 +11,10 @@ from typing import Any
 from ..config import EngineConfig
 from ..messages import (
     Abort,
+    CacheEvents,
     Cancel,
+    Command,
+    CommandDone,
     Compile,
     Delta,
     Drop,
@@ -19,6 +22,7 @@ from ..messages import (
     Generate,
     GrammarReady,
     JobDone,
+    PoolReset,
     RankDone,
     RankFailed,
     Release,
@@ -27,6 +31,8 @@ from ..messages import (
     Reserve,
     Reserved,
     ResetPool,
+    ResetPrefixCache,
+    RunCommand,
     RunStep,
     Seen,
     StepDone,
@@ -65,7 +71,8 @@ class Edge:
 
 EDGES: tuple[Edge, ...] = (
     # A seat is given back when its request has ended at the Frontend, which has then read all its mail.
-    Edge("caller", "frontend", (Generate, Cancel), lambda b: 2 * b.requests),
+    # One command is open at a time.
+    Edge("caller", "frontend", (Generate, Cancel, Command), lambda b: 2 * b.requests + 1),
     # In one seat: the late Abort of a request that ended, then the Render and the Abort of the next.
     Edge("frontend", "renderer", (Render, Abort), lambda b: 3 * b.requests),
     Edge("renderer", "renderer", (JobDone,), lambda b: b.requests),
@@ -76,19 +83,26 @@ EDGES: tuple[Edge, ...] = (
     # one that a stop string ended may still owe its ending when the next in its seat ends.
     Edge("scheduler", "detokenizer", (Tokens,), lambda b: b.texts + 2 * b.requests),
     Edge("detokenizer", "frontend", (Text,), lambda b: b.texts + 2 * b.requests),
-    Edge("frontend", "scheduler", (Seen,), lambda b: b.texts),
+    Edge("frontend", "scheduler", (Seen, Command), lambda b: b.texts + 1),
+    Edge("scheduler", "frontend", (CommandDone,), lambda b: 1),
     Edge("detokenizer", "scheduler", (Abort,), lambda b: b.requests),
-    Edge("frontend", "caller", (Rendered, Failed, Delta), lambda b: 0),
-    # One Reserve is open at a time; before the next, at most one epoch ends, and each request that the
-    # pool has heard of is released once.
-    Edge("scheduler", "kvpool", (Reserve, Release, ResetPool), lambda b: 2 + 2 * b.requests),
-    Edge("kvpool", "scheduler", (Reserved,), lambda b: 1),
+    Edge("frontend", "caller", (Rendered, Failed, Delta, CommandDone), lambda b: 0),
+    # One Reserve is open at a time; before the next, at most one epoch ends (two, if a command fails that
+    # ended one), and each request that the pool has heard of is released once.
+    Edge(
+        "scheduler",
+        "kvpool",
+        (Reserve, Release, ResetPool, ResetPrefixCache),
+        lambda b: 3 + 2 * b.requests,
+    ),
+    Edge("kvpool", "scheduler", (Reserved, PoolReset), lambda b: 3),
+    Edge("kvpool", "caller", (CacheEvents,), lambda b: 0),
     # A request does not end while its grammar compiles: the Drop of one, then the Compile of the next.
     Edge("scheduler", "grammar", (Compile, Drop), lambda b: 2 * b.requests),
     Edge("grammar", "scheduler", (GrammarReady,), lambda b: b.requests),
     # Steps of a failed epoch may still wait while those of the next come: two epochs of steps.
-    Edge("scheduler", "executor", (RunStep,), lambda b: 2 * b.steps),
-    Edge("executor", "worker", (RunStep,), lambda b: 2 * b.steps),
+    Edge("scheduler", "executor", (RunStep, RunCommand), lambda b: 2 * b.steps),
+    Edge("executor", "worker", (RunStep, RunCommand), lambda b: 2 * b.steps),
     Edge("worker", "worker", (JobDone,), lambda b: 2 * b.steps),
     Edge("worker", "executor", (RankDone, RankFailed), lambda b: 2 * b.steps),
     Edge("executor", "scheduler", (StepDone, StepFailed), lambda b: 2 * b.steps),

@@ -4,8 +4,22 @@ Read this page first: it is the whole conversation of the engine.
 """
 
 from .base import MESSAGES, message
-from .cache import Release, Reserve, Reserved, ResetPool
-from .control import Hello, Job, JobDone
+from .cache import (
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
+    CacheEvents,
+    CacheKey,
+    Keyed,
+    Media,
+    PoolReset,
+    Release,
+    Reserve,
+    Reserved,
+    ResetPool,
+    ResetPrefixCache,
+)
+from .control import Command, CommandDone, Hello, Job, JobDone
 from .grammar import Compile, Drop, GrammarReady
 from .packed import RequestId, pack, pack_ids, request_id, unpack, unpack_ids
 from .request import (
@@ -32,34 +46,48 @@ from .request import (
     Tokens,
     Track,
 )
-from .step import NewRow, RankDone, RankFailed, RunStep, Sampled, StepDone, StepFailed
+from .step import NewRow, RankDone, RankFailed, RunCommand, RunStep, Sampled, StepDone, StepFailed
 
-ToFrontend = Generate | Cancel | Rendered | Failed | Text
-FromFrontend = Render | Abort | Seen | Rendered | Failed | Delta
+ToFrontend = Generate | Cancel | Command | Rendered | Failed | Text | CommandDone
+FromFrontend = Render | Abort | Seen | Command | Rendered | Failed | Delta | CommandDone
 
 ToRenderer = Render | Abort | JobDone
 FromRenderer = Job | Rendered | Failed | Track | Submit | Abort
 
-ToScheduler = Submit | Abort | Seen | Reserved | GrammarReady | StepDone | StepFailed
-FromScheduler = Reserve | Release | ResetPool | Compile | Drop | RunStep | Tokens
+ToScheduler = Submit | Abort | Seen | Command | Reserved | PoolReset | GrammarReady | StepDone | StepFailed
+FromScheduler = (
+    Reserve
+    | Release
+    | ResetPool
+    | ResetPrefixCache
+    | Compile
+    | Drop
+    | RunStep
+    | RunCommand
+    | Tokens
+    | CommandDone
+)
 
-ToKVPool = Reserve | Release | ResetPool
-FromKVPool = Reserved
+ToKVPool = Reserve | Release | ResetPool | ResetPrefixCache
+FromKVPool = Reserved | PoolReset | CacheEvents
 
 ToGrammar = Compile | Drop
 FromGrammar = GrammarReady
 
-ToExecutor = RunStep | RankDone | RankFailed
-FromExecutor = RunStep | StepDone | StepFailed
+ToExecutor = RunStep | RunCommand | RankDone | RankFailed
+FromExecutor = RunStep | RunCommand | StepDone | StepFailed
 
-ToWorker = RunStep | JobDone
+ToWorker = RunStep | RunCommand | JobDone
 FromWorker = Job | RankDone | RankFailed
 
 ToDetokenizer = Track | Tokens
 FromDetokenizer = Text | Abort
 
-ToCaller = Rendered | Failed | Delta
-"""What ends in a caller's output cell."""
+ToCell = Rendered | Failed | Delta
+"""What ends in the cell of a request."""
+
+ToCaller = ToCell | CommandDone | CacheEvents
+"""Besides, what ends with who gave a command, and with subscribers."""
 
 Message = (
     ToFrontend
@@ -72,6 +100,7 @@ Message = (
     | FromExecutor
     | ToWorker
     | FromWorker
+    | FromKVPool
     | FromGrammar
     | FromDetokenizer
     | Hello
@@ -80,7 +109,14 @@ Message = (
 __all__ = [
     "MESSAGES",
     "Abort",
+    "BlocksRemoved",
+    "BlocksStored",
+    "CacheCleared",
+    "CacheEvents",
+    "CacheKey",
     "Cancel",
+    "Command",
+    "CommandDone",
     "Compile",
     "Conversation",
     "Delta",
@@ -101,9 +137,12 @@ __all__ = [
     "Hello",
     "Job",
     "JobDone",
+    "Keyed",
     "Limits",
+    "Media",
     "Message",
     "NewRow",
+    "PoolReset",
     "Question",
     "RankDone",
     "RankFailed",
@@ -114,6 +153,8 @@ __all__ = [
     "Reserve",
     "Reserved",
     "ResetPool",
+    "ResetPrefixCache",
+    "RunCommand",
     "RunStep",
     "Sampled",
     "Sampling",
@@ -126,6 +167,7 @@ __all__ = [
     "TextPrompt",
     "TextRules",
     "ToCaller",
+    "ToCell",
     "ToDetokenizer",
     "ToExecutor",
     "ToFrontend",

@@ -1,6 +1,36 @@
-"""What the Scheduler and the KVPool say to each other."""
+"""What the Scheduler and the KVPool say to each other, and what the pool tells of its prefix cache."""
 
 from .base import message
+
+
+@message(56)
+class Media:
+    """Content that is no text: it takes the place of the tokens from `offset` on; `digest` names it."""
+
+    offset: int
+    length: int
+    digest: bytes
+
+
+@message(55)
+class CacheKey:
+    """What besides its tokens the KV of a request depends on; it shares with equal keys only.
+
+    `salt` separates callers that must not learn what others asked; `adapter` is the version of the LoRA
+    adapter (0: none).
+    """
+
+    salt: str = ""
+    adapter: int = 0
+    media: tuple[Media, ...] = ()
+
+
+@message(54)
+class Keyed:
+    """The key of a request, in the first Reserve that names it."""
+
+    request: int
+    key: CacheKey
 
 
 @message(48)
@@ -11,7 +41,7 @@ class Reserve:
     confirmed; `num_scheduled` (int32), tokens sent to the workers so far; `debts` (int32), tokens it
     would compute; `num_tokens` (int32) how many of `tokens` (int32), newly confirmed ids, are its.
     `num_running` wants come from running requests and stand first. `nothing_in_flight` tells the pool
-    that waiting cannot help.
+    that waiting cannot help. `keys` are those of wants that the pool does not know and that have one.
     """
 
     step: int
@@ -25,6 +55,7 @@ class Reserve:
     debts: bytes
     num_tokens: bytes
     tokens: bytes
+    keys: tuple[Keyed, ...] = ()
 
 
 @message(49)
@@ -33,7 +64,8 @@ class Reserved:
 
     Parallel columns, one entry a grant: `requests` (int64), `num_cached` (int32) tokens found in the
     prefix cache, `num_tokens` (int32) granted to compute, `num_blocks` (int32) how many of `blocks`
-    (int32) are new in its table (cached ones too, first). `preempted` and `refused` are int64 columns.
+    (int32) are new in its tables (cached ones too, first): as many for each group of layers, group after
+    group, -1 for what is out of a group's window. `preempted` and `refused` are int64 columns.
     """
 
     step: int
@@ -66,3 +98,49 @@ class ResetPool:
     """Scheduler to KVPool: what was in the blocks is lost; all are free, nothing is cached."""
 
     epoch: int
+
+
+@message(52)
+class ResetPrefixCache:
+    """Scheduler to KVPool: nothing that was computed up to now may be found again. Who runs goes on."""
+
+
+@message(60)
+class PoolReset:
+    """KVPool to Scheduler: a ResetPool or a ResetPrefixCache is done."""
+
+    epoch: int
+
+
+@message(57)
+class BlocksStored:
+    """These full blocks can be found now: `contents` (16 bytes each) follow on `parent` (empty: the start).
+
+    `tokens` (int32 column) are theirs; `group` is the group of layers.
+    """
+
+    parent: bytes
+    contents: bytes
+    tokens: bytes
+    group: int = 0
+
+
+@message(58)
+class BlocksRemoved:
+    """The blocks with these contents (16 bytes each) can no longer be found."""
+
+    contents: bytes
+    group: int = 0
+
+
+@message(59)
+class CacheCleared:
+    """No block can be found."""
+
+
+@message(53)
+class CacheEvents:
+    """KVPool to subscribers: what has become of the prefix cache, in order. `sequence` counts from 0."""
+
+    sequence: int
+    events: tuple[BlocksStored | BlocksRemoved | CacheCleared, ...]

@@ -1,8 +1,8 @@
-"""What a core and the shell around it say to each other, and two processes at the start."""
+"""What is said of the engine itself: jobs between a core and its shell, commands, and how a link begins."""
 
 from .base import message
 from .request import Fault, Render, Rendered
-from .step import RunStep, Sampled
+from .step import RunCommand, RunStep, Sampled
 
 
 @message(80)
@@ -10,7 +10,7 @@ class Job:
     """Core to shell: do this heavy work on a thread, and feed me the JobDone with this id."""
 
     id: int
-    work: Render | RunStep
+    work: Render | RunStep | RunCommand
 
 
 @message(81)
@@ -19,6 +19,26 @@ class JobDone:
 
     id: int
     value: Rendered | Sampled | None = None
+    fault: Fault | None = None
+
+
+@message(82)
+class Command:
+    """Caller to Frontend to Scheduler: do this to the whole engine, as soon as no step is on its way.
+
+    `action` is pause, resume, reset_prefix_cache, sleep, wake_up, start_profile or stop_profile.
+    """
+
+    id: int
+    action: str
+    argument: str = ""
+
+
+@message(83)
+class CommandDone:
+    """Scheduler to Frontend to caller: the command with this id is done, or failed with `fault`."""
+
+    id: int
     fault: Fault | None = None
 
 

@@ -1,6 +1,7 @@
 """What is said on the text side, and what crosses to the token side and back."""
 
 from .base import message
+from .cache import CacheKey
 
 
 @message(1)
@@ -95,6 +96,7 @@ class Question:
     limits: Limits
     text: TextRules
     terms: Terms = Terms()
+    key: CacheKey | None = None
 
 
 @message(9)
@@ -165,6 +167,7 @@ class Submit:
     sampling: Sampling
     limits: Limits
     terms: Terms = Terms()
+    key: CacheKey | None = None
 
 
 @message(17)

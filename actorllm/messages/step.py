@@ -23,8 +23,9 @@ class RunStep:
 
     The row columns run in parallel, one entry a row: `rows` (int64) request ids, `num_tokens` (int32)
     tokens to compute, `samples` (uint8) 1 where a token is to be sampled after the row's last token,
-    `num_blocks` (int32) how many of `blocks` (int32) are appended to the row's block table. First of
-    all the rows in `finished` (int64) leave the batch; then those in `new` join it.
+    `num_blocks` (int32) how many of `blocks` (int32) are appended to the row's block tables: as many for
+    each group of layers, group after group. First of all the rows in `finished` (int64) leave the batch;
+    then those in `new` join it.
     """
 
     step: int
@@ -36,6 +37,19 @@ class RunStep:
     num_blocks: bytes
     blocks: bytes
     finished: bytes
+
+
+@message(39)
+class RunCommand:
+    """Scheduler to Executor to every Worker, in step order: no tokens, but something done to the device.
+
+    `action` is sleep, wake_up, start_profile or stop_profile; `argument` is the profile's path.
+    """
+
+    step: int
+    epoch: int
+    action: str
+    argument: str = ""
 
 
 @message(34)

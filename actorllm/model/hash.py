@@ -8,14 +8,16 @@ misplaced block changes them.
 The meaning, with all arithmetic modulo 2**64 and `mix` the finaliser of SplitMix64 (Steele, Lea and
 Flood, "Fast splittable pseudorandom number generators", 2014):
 
-    cell[p] = CHAIN * cell[p - 1] + mix(token[p] * TOKEN + p * PLACE),      cell[-1] = START
-    draw    = mix(sum over p < n of mix(cell[p] + p * PLACE) + n + (mix(seed) if temperature > 0))
+    cell[g, p] = CHAIN * cell[g, p - 1] + mix(token[p] * TOKEN + p * PLACE + g * GROUP),  cell[g, -1] = START
+    draw       = mix(sum over g, n - window[g] <= p < n of mix(cell[g, p] + p * PLACE)
+                     + n + (mix(seed) if temperature > 0))
 
-The chain is linear so that a whole chunk is one cumulative sum. The token of a draw is a byte (mostly
-ASCII, with some characters of several bytes and some broken ones) or, once in 40, `END`.
+`g` counts groups of layers; a window of 0 is as long as the request. The chain is linear so that a whole
+chunk is one cumulative sum. The token of a draw is a byte (mostly ASCII, with some characters of several
+bytes and some broken ones) or, once in 40, `END`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..config import EngineConfig
 from ..cores.batch import Batch, StepInputs, ranges
+from ..errors import UsageError
 from ..messages import RunStep, Sampling
 from .capacity import capacity
 
@@ -38,6 +41,7 @@ _CHAIN = 0xD1342543DE82EF95
 _UNCHAIN = pow(_CHAIN, -1, 1 << 64)
 _TOKEN = 0x9E3779B97F4A7C15
 _PLACE = 0xBF58476D1CE4E5B9
+_GROUP = 0x94D049BB133111EB
 _START = 0x2545F4914F6CDD1D
 _ALPHABET = np.frombuffer(
     b"etaoinshrdlucmfwypvbgkjqxz" * 3
@@ -60,20 +64,33 @@ class HashRunner:
     model of at most `limit` tokens. Raises ConfigError as `capacity` does.
     """
 
-    def __init__(self, config: EngineConfig, limit: int) -> None:
-        self.num_blocks, self.max_model_len = capacity(config, limit, 8 * config.block_size)
-        self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size)
+    def __init__(self, config: EngineConfig, limit: int, windows: Sequence[int] = (0,)) -> None:
+        """`windows` has an entry for each group of layers."""
+        self.windows = tuple(windows)
+        self.num_blocks, self.max_model_len = capacity(config, limit, 8 * config.block_size, self.windows)
+        self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size, len(windows))
         self._powers = _powers(_CHAIN, self.max_model_len + 1)
         self._roots = _powers(_UNCHAIN, self.max_model_len + 1)
-        self._resets = 0
+        self._num_fills = 0
+        self._is_asleep = False
         self.reset()
 
     def reset(self) -> None:
         """Forget every request; the cache then holds garbage that no request has written."""
         self._batch.reset()
-        self._resets += 1
+        self._fill()
+
+    def _fill(self) -> None:
+        self._num_fills += 1
         garbage = np.arange(self.num_blocks * self._batch.block_size, dtype=np.uint64)
-        self._cache = mix(garbage * np.uint64(_PLACE) + np.uint64(self._resets))
+        self._cache = mix(garbage * np.uint64(_PLACE) + np.uint64(self._num_fills))
+
+    def command(self, action: str, argument: str) -> None:
+        """Sleep or wake up: the cache is lost. Raises UsageError for a profile, of which it has none."""
+        if action not in ("sleep", "wake_up"):
+            raise UsageError(f"{action}: the hash model has no kernels whose time could be measured")
+        self._is_asleep = action == "sleep"
+        self._fill()
 
     def execute(self, step: RunStep) -> bytes:
         """The token (int32 column) of each sampling row of the step, in row order.
@@ -81,6 +98,7 @@ class HashRunner:
         Raises AssertionError for a step that breaks the protocol (see `Batch.apply`) or writes
         outside the cache; after that only `reset` is possible.
         """
+        assert not self._is_asleep, "a step for a device that is asleep"
         inputs = self._batch.apply(step)
         assert (inputs.block_table < self.num_blocks).all(), "a block id outside the cache"
         if inputs.input_ids.size:
@@ -98,19 +116,24 @@ class HashRunner:
         begins = inputs.query_start_loc[:-1]
         lengths = np.diff(inputs.query_start_loc)
         firsts = inputs.positions[begins]
-        before = self._cells(inputs, np.arange(len(firsts)), np.maximum(firsts - 1, 0))
-        before = np.where(firsts == 0, np.uint64(_START), before)
         nth = inputs.positions - np.repeat(firsts, lengths) + 1
-        own = inputs.input_ids.astype(np.uint64) * np.uint64(_TOKEN)
-        terms = self._roots[nth] * mix(own + inputs.positions.astype(np.uint64) * np.uint64(_PLACE))
-        sums = np.cumsum(terms)
-        base = before - (sums[begins] - terms[begins])
-        self._cache[inputs.slot_mapping] = self._powers[nth] * (np.repeat(base, lengths) + sums)
+        places = inputs.positions.astype(np.uint64) * np.uint64(_PLACE)
+        own = inputs.input_ids.astype(np.uint64) * np.uint64(_TOKEN) + places
+        late = np.flatnonzero(firsts)
+        for group, slots in enumerate(inputs.slot_mapping):
+            before = np.full(len(firsts), _START, np.uint64)
+            before[late] = self._cells(inputs, group, late, firsts[late] - 1)
+            terms = self._roots[nth] * mix(own + np.uint64(group * _GROUP & _WORD))
+            sums = np.cumsum(terms)
+            base = before - (sums[begins] - terms[begins])
+            self._cache[slots] = self._powers[nth] * (np.repeat(base, lengths) + sums)
 
-    def _cells(self, inputs: StepInputs, rows: NDArray[Any], positions: NDArray[Any]) -> UInt64:
-        """What the cache holds for these positions of these rows, through the block table."""
-        block, offset = np.divmod(positions, self._batch.block_size)
-        cells: UInt64 = self._cache[inputs.block_table[rows, block] * self._batch.block_size + offset]
+    def _cells(self, inputs: StepInputs, group: int, rows: NDArray[Any], positions: NDArray[Any]) -> UInt64:
+        """What the cache holds for these positions of these rows, through the group's block table."""
+        index, offset = np.divmod(positions, self._batch.block_size)
+        blocks = inputs.block_table[group, rows, index]
+        assert (blocks >= 0).all(), "a token sees what fell out of its window"
+        cells: UInt64 = self._cache[blocks * self._batch.block_size + offset]
         return cells
 
     def _sample(self, inputs: StepInputs) -> NDArray[np.int32]:
@@ -118,10 +141,13 @@ class HashRunner:
         lengths = inputs.position
         if not lengths.size:
             return np.zeros(0, np.int32)
-        positions = ranges(np.zeros_like(lengths), lengths)
-        cells = self._cells(inputs, np.repeat(inputs.sample_rows, lengths), positions)
-        seen = mix(cells + positions.astype(np.uint64) * np.uint64(_PLACE))
-        sums = np.add.reduceat(seen, np.cumsum(lengths) - lengths) + lengths.astype(np.uint64)
+        sums = lengths.astype(np.uint64)
+        for group, window in enumerate(self.windows):
+            counts = np.minimum(lengths, window) if window else lengths
+            positions = ranges(lengths - counts, counts)
+            cells = self._cells(inputs, group, np.repeat(inputs.sample_rows, counts), positions)
+            seen = mix(cells + positions.astype(np.uint64) * np.uint64(_PLACE))
+            sums = sums + np.add.reduceat(seen, np.cumsum(counts) - counts)
         seeds = np.where(inputs.temperature > 0, mix(inputs.seed.astype(np.uint64)), np.uint64(0))
         return _token(mix(sums + seeds), inputs.input_ids[inputs.logits_indices])
 
@@ -132,20 +158,26 @@ def naive_tokens(
     sampling: Sampling,
     eos_ids: Collection[int] = (END,),
     ignore_eos: bool = False,
+    windows: Sequence[int] = (0,),
 ) -> list[int]:
     """What the HashModel must generate after `prompt`: at most `max_tokens` ids, an end token included.
 
     Straight from the token ids, without a cache: the oracle of the tests.
     """
-    cell, seen, tokens, made = _START, 0, list(prompt), 0
+    tokens, made = list(prompt), 0
+    cells = [_START] * len(windows)
+    seen = [[0] for _ in windows]  # sums of what the first so many positions show
     seed = _mix((sampling.seed or 0) & _WORD) if sampling.temperature > 0 else 0
     for position in range(len(tokens) + max_tokens):
-        own = _mix(tokens[position] * _TOKEN + position * _PLACE)
-        cell = (_CHAIN * cell + own) & _WORD
-        seen += _mix(cell + position * _PLACE)
+        for group, sums in enumerate(seen):
+            own = _mix(tokens[position] * _TOKEN + position * _PLACE + group * _GROUP)
+            cells[group] = (_CHAIN * cells[group] + own) & _WORD
+            sums.append(sums[-1] + _mix(cells[group] + position * _PLACE))
         if position < len(tokens) - 1:
             continue
-        draw = np.array([_mix(seen + position + 1 + seed)], np.uint64)
+        firsts = [max(0, position + 1 - window) if window else 0 for window in windows]
+        visible = sum(sums[-1] - sums[first] for sums, first in zip(seen, firsts, strict=True))
+        draw = np.array([_mix(visible + position + 1 + seed)], np.uint64)
         tokens.append(int(_token(draw, np.array([tokens[position]]))[0]))
         made += 1
         if made == max_tokens or (tokens[-1] in eos_ids and not ignore_eos):

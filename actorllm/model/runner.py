@@ -1,12 +1,16 @@
 """The runner: a model, its KV cache and its persistent batch. It executes steps."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from actorllm_kernels import plan_attention
+from torch.profiler import ProfilerActivity, profile
 
 from ..checkpoint import Architecture, Checkpoint
 from ..config import EngineConfig
 from ..cores.batch import Batch, Int32, StepInputs
+from ..errors import UsageError
 from ..messages import RunStep
 from .capacity import capacity
 from .llama import ForwardContext, Llama, LlamaWeights
@@ -22,24 +26,71 @@ class Runner:
     whose ConfigError it raises).
     """
 
-    def __init__(self, architecture: Architecture, weights: LlamaWeights, config: EngineConfig) -> None:
+    def __init__(
+        self, architecture: Architecture, load: Callable[[], LlamaWeights], config: EngineConfig
+    ) -> None:
+        """`load` brings the weights, now and after a sleep."""
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
+        self._architecture = architecture
+        self._load = load
+        weights = load()
         cell = (2, architecture.num_kv_heads, architecture.head_dim)
         layer = config.block_size * int(np.prod(cell)) * weights.dtype.itemsize
         self.num_blocks, self.max_model_len = capacity(
-            config, architecture.max_position_embeddings, architecture.num_layers * layer
+            config,
+            architecture.max_position_embeddings,
+            architecture.num_layers * layer,
+            architecture.windows,
         )
-        self._architecture = architecture
-        self._model = Llama(architecture, weights)
         self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size)
         self._cos, self._sin = rope_tables(architecture, self.max_model_len)
-        shape = (architecture.num_layers, self.num_blocks, config.block_size, *cell)
-        self._cache = torch.zeros(shape, dtype=weights.dtype)
+        self._shape = (architecture.num_layers, self.num_blocks, config.block_size, *cell)
+        self._profile: profile | None = None
+        self._profile_path = ""
+        self._fill(weights)
+
+    def _fill(self, weights: LlamaWeights) -> None:
+        self._model: Llama | None = Llama(self._architecture, weights)
+        self._cache = torch.zeros(self._shape, dtype=weights.dtype)
 
     def reset(self) -> None:
         """Forget every request: the next step brings all its rows anew."""
         self._batch.reset()
+
+    def command(self, action: str, argument: str) -> None:
+        """Drop weights and cache, bring them back, or profile the steps in between.
+
+        Raises UsageError for a profile that has begun already or not at all, OSError when it cannot be
+        written, and whatever loading raises.
+        """
+        match action:
+            case "sleep":
+                self._model, self._cache = None, torch.zeros(0)
+            case "wake_up":
+                self._fill(self._load())
+            case "start_profile":
+                self._start_profile(argument)
+            case "stop_profile":
+                self._stop_profile()
+            case _:
+                raise AssertionError(f"unknown command {action}")
+
+    def _start_profile(self, path: str) -> None:
+        if self._profile is not None:
+            raise UsageError(f"a profile is being taken already, for {self._profile_path}")
+        with open(path, "w", encoding="utf-8"):
+            pass  # it can be written, or fails now
+        self._profile_path = path
+        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._profile.start()
+
+    def _stop_profile(self) -> None:
+        if self._profile is None:
+            raise UsageError("no profile is being taken")
+        ended, self._profile = self._profile, None
+        ended.stop()
+        ended.export_chrome_trace(self._profile_path)
 
     @torch.inference_mode()
     def execute(self, step: RunStep) -> bytes:
@@ -58,6 +109,7 @@ class Runner:
         self._batch.check()
 
     def _tokens(self, inputs: StepInputs) -> Int32:
+        assert self._model is not None, "a step for a device that is asleep"
         logits = self._model.forward(
             torch.from_numpy(inputs.input_ids),
             self._context(inputs),
@@ -72,11 +124,11 @@ class Runner:
         return ForwardContext(
             cos=self._cos.index_select(0, positions),
             sin=self._sin.index_select(0, positions),
-            slot_mapping=torch.from_numpy(inputs.slot_mapping),
+            slot_mapping=torch.from_numpy(inputs.slot_mapping[0]),
             attention=plan_attention(
                 torch.from_numpy(inputs.query_start_loc),
                 torch.from_numpy(inputs.seq_lens),
-                torch.from_numpy(inputs.block_table),
+                torch.from_numpy(inputs.block_table[0].clip(min=0)),
                 self._batch.block_size,
                 self._cache.dtype,
                 architecture.num_heads // architecture.num_kv_heads,
@@ -92,4 +144,4 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     """
     architecture = checkpoint.architecture
     dtype = resolve_dtype(config.dtype, architecture.dtype)
-    return Runner(architecture, load_weights(architecture, checkpoint.weights(), dtype), config)
+    return Runner(architecture, lambda: load_weights(architecture, checkpoint.weights(), dtype), config)

@@ -19,7 +19,12 @@ class Answer:
 
 
 def answer(
-    prompt: Sequence[int], question: Question, seed: int | None, max_model_len: int, eos: Collection[int]
+    prompt: Sequence[int],
+    question: Question,
+    seed: int | None,
+    max_model_len: int,
+    eos: Collection[int],
+    windows: Sequence[int] = (0,),
 ) -> Answer:
     """The answer to a question whose prompt has these tokens; `seed` stands in for one that it lacks."""
     limits, sampling = question.limits, question.sampling
@@ -30,7 +35,7 @@ def answer(
     sampling = Sampling(
         temperature=sampling.temperature, seed=seed if sampling.seed is None else sampling.seed
     )
-    tokens = naive_tokens(prompt, most, sampling, {*ends, *limits.stop_token_ids})
+    tokens = naive_tokens(prompt, most, sampling, {*ends, *limits.stop_token_ids}, windows=windows)
     last = tokens[-1]
     reason, stop = "length", None
     if last in ends or last in limits.stop_token_ids:

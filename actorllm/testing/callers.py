@@ -7,14 +7,16 @@ from random import Random
 
 from ..engine.door import Cell
 from ..messages import (
+    CacheKey,
     Conversation,
     Limits,
+    Media,
     Question,
     Sampling,
     Terms,
     TextPrompt,
     TextRules,
-    ToCaller,
+    ToCell,
     TokenPrompt,
     pack,
     unpack,
@@ -62,7 +64,7 @@ class Caller:
         self.entered = True
         self.cell = Cell(request)
 
-    def put(self, message: ToCaller) -> bool:
+    def put(self, message: ToCell) -> bool:
         """Take in what has come; True when it was the last. Raises AssertionError for anything after it."""
         assert not self.ended, f"{type(message).__name__} after the last of request {message.request}"
         self.ended = self.cell.put(message)
@@ -124,7 +126,7 @@ class Caller:
             assert told == unpack(prompt.tokens), f"told of another prompt: {told}"
         elif isinstance(prompt, TextPrompt):
             assert bytes(told) == prompt.text.encode(), f"told of another prompt: {told}"
-        return answer(told, self.question, self.seed, scenario.max_model_len, EOS)
+        return answer(told, self.question, self.seed, scenario.max_model_len, EOS, scenario.windows)
 
 
 def draw_callers(random: Random, scenario: Scenario) -> list[Caller]:
@@ -136,6 +138,14 @@ def draw_callers(random: Random, scenario: Scenario) -> list[Caller]:
     return callers
 
 
+def draw_orders(random: Random, scenario: Scenario) -> list[str]:
+    """The commands of a run, one after the other; at their end the engine runs."""
+    orders: list[str] = []
+    while len(orders) < scenario.commands:
+        orders += random.choice(_ORDERS)
+    return orders
+
+
 def _draw_caller(random: Random, scenario: Scenario, stems: list[list[int]]) -> Caller:
     bad = random.random() < scenario.bad
     tokens = _draw_tokens(random, scenario, stems)
@@ -143,7 +153,7 @@ def _draw_caller(random: Random, scenario: Scenario, stems: list[list[int]]) -> 
     if bad:
         question = random.choice(_BAD)(question, scenario)
     elif random.random() < scenario.shared and question.sampling.temperature == 0:
-        whole = answer(tokens, question, None, scenario.max_model_len, EOS)
+        whole = answer(tokens, question, None, scenario.max_model_len, EOS, scenario.windows)
         stems.append(tokens + whole.tokens)
     draw = random.random()
     return Caller(
@@ -190,7 +200,8 @@ def _draw_question(random: Random, scenario: Scenario, tokens: list[int]) -> Que
     if random.random() < scenario.rendered and max(tokens) < 128:
         text = bytes(tokens).decode()
         prompt = random.choice((TextPrompt(text), _conversation(text[:6])))
-    question = Question(prompt, sampling, limits, rules, _draw_terms(random, scenario))
+    key = _draw_key(random) if random.random() < scenario.keyed else None
+    question = Question(prompt, sampling, limits, rules, _draw_terms(random, scenario), key)
     if rules.detokenize and random.random() < scenario.stop:
         question = replace(question, text=_draw_stop(random, scenario, tokens, question))
     return question
@@ -211,12 +222,18 @@ def _draw_terms(random: Random, scenario: Scenario) -> Terms:
     )
 
 
+def _draw_key(random: Random) -> CacheKey:
+    media = Media(random.randrange(12), random.randint(1, 6), random.choice((b"cat", b"dog")))
+    return CacheKey(random.choice(("", "a", "b")), random.randrange(2), (media,) * random.randrange(2))
+
+
 def _draw_stop(random: Random, scenario: Scenario, tokens: list[int], question: Question) -> TextRules:
     """Stop strings; most of them stand in the answer, if the prompt is one of tokens and the seed is given.
 
     None has the character that stands for a broken one: an abort in the middle of one would complete it.
     """
-    text = answer(tokens, question, 0, scenario.max_model_len, EOS).text.replace("\ufffd", "")
+    whole = answer(tokens, question, 0, scenario.max_model_len, EOS, scenario.windows)
+    text = whole.text.replace("\ufffd", "")
     begin = random.randint(0, max(0, len(text) - 1))
     found = text[begin : begin + random.randint(1, 5)]
     stop = (found, random.choice("eta ")) if random.random() < 0.2 else (found,)
@@ -230,6 +247,14 @@ def _conversation(text: str) -> Conversation:
 def _with_prompt(question: Question, tokens: list[int]) -> Question:
     return replace(question, prompt=TokenPrompt(pack(tokens)))
 
+
+_ORDERS = (
+    ("pause", "resume"),
+    ("sleep", "wake_up"),
+    ("reset_prefix_cache",),
+    ("pause", "sleep", "pause", "reset_prefix_cache", "resume", "sleep", "wake_up", "wake_up"),
+    ("start_profile",),
+)
 
 _BAD: tuple[Callable[[Question, Scenario], Question], ...] = (
     lambda question, scenario: _with_prompt(question, []),

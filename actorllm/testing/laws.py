@@ -1,16 +1,20 @@
 """The protocol's laws, which no core sees alone: held against all that the actors hear and say."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..cores import NEVER
+from ..cores.prefix import Groups
 from ..messages import (
     Abort,
+    CacheEvents,
+    Command,
+    CommandDone,
     Compile,
     Ending,
     GrammarReady,
     ResetPool,
+    RunCommand,
     RunStep,
     Seen,
     StepDone,
@@ -23,14 +27,7 @@ from ..messages import (
     unpack_ids,
 )
 from .scenarios import Scenario
-
-
-@dataclass(slots=True)
-class Table:
-    """The blocks of a row of the batch, and how many of its tokens are computed."""
-
-    num_computed: int
-    blocks: list[int] = field(default_factory=list)
+from .tables import Mirror, Tables
 
 
 @dataclass(slots=True)
@@ -63,7 +60,8 @@ class Laws:
     - A request fails by a step that raised only if no other open one was in it; while there is a suspect,
       a step has one row.
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
-    - A step writes no block that two rows hold.
+    - After a pause and in a sleep there is no step; when they begin, none is on its way.
+    - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
     """
 
     def __init__(self, scenario: Scenario, window: int) -> None:
@@ -83,7 +81,10 @@ class Laws:
         self._most_rows = 0
         self._rows: dict[int, list[int]] = {}
         self._raised: list[int] = []
-        self._tables: dict[int, Table] = {}
+        self._tables = Tables(Groups(scenario.windows, scenario.block_size))
+        self._mirror = Mirror(scenario.block_size)
+        self._command = Command(0, "")
+        self._stopped: set[str] = set()
 
     def heard(self, actor: str, message: Any) -> None:
         """An actor is about to absorb a message."""
@@ -98,6 +99,11 @@ class Laws:
                 assert request not in self._submitted, f"request {request} is submitted twice"
                 self._submitted.add(request)
                 self._fresh.append(message)
+                self._tables.submitted(message)
+            case "scheduler", Command(_, action):
+                self._command = message
+                if action == "resume":
+                    self._stopped.discard("pause")
             case "scheduler", Abort(request):
                 self._aborting.add(request)
             case "scheduler", GrammarReady(request):
@@ -107,22 +113,27 @@ class Laws:
             case "scheduler", StepDone(step, epoch) | StepFailed(step, epoch) if epoch == self._epoch:
                 self._in_flight -= 1
                 if isinstance(message, StepFailed):
-                    self._raised = self._rows[step]
+                    self._raised = self._rows.get(step, [])
 
     def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
-        if actor != "scheduler":
-            return
         match message:
+            case CacheEvents():
+                self._mirror.hear(message)
+            case CommandDone() if actor == "scheduler":
+                self._say_done(message)
             case Tokens():
                 self._say_tokens(message)
-            case RunStep():
+            case RunStep() if actor == "scheduler":
                 self._say_step(message)
+            case RunCommand(_, _, action) if actor == "scheduler":
+                self._in_flight += 1
+                self._stopped -= {"sleep"} if action == "wake_up" else set()
             case Compile(request):
                 self._compiling.add(request)
             case ResetPool(epoch):
                 self._epoch, self._in_flight, self._most_rows = epoch, 0, 0
-                self._tables.clear()
+                self._tables.rows.clear()
 
     @property
     def next_due(self) -> float:
@@ -163,6 +174,22 @@ class Laws:
             alone = self._ended.issuperset(others)
             assert alone, f"request {request} failed by a step that {others} were in too"
 
+    def _say_done(self, message: CommandDone) -> None:
+        action = self._command.action
+        assert message.id == self._command.id, f"the end of command {message.id}; {self._command.id} is open"
+        assert self._in_flight == 0, f"{action} is done while a step is on its way"
+        if action == "sleep" or (action == "pause" and message.fault is None):
+            self._stopped.add(action)
+        elif action == "wake_up" and message.fault is not None:
+            self._stopped.add("sleep")
+        elif action == "reset_prefix_cache":
+            self._tables.reset()
+
+    def pool_turned(self, num_cached_blocks: int) -> None:
+        """The pool's turn is over; so many of its blocks can be found."""
+        told = len(self._mirror.contents)
+        assert told == num_cached_blocks, f"{num_cached_blocks} blocks can be found, subscribers know {told}"
+
     def _say_tokens(self, message: Tokens) -> None:
         requests = unpack_ids(message.requests)
         for request in requests:
@@ -189,25 +216,8 @@ class Laws:
         assert sum(counts) <= scenario.budget, f"{sum(counts)} tokens; the budget is {scenario.budget}"
         assert len(counts) <= scenario.seats, f"{len(counts)} rows; there are {scenario.seats} seats"
         assert max(counts, default=0) <= (scenario.chunk or scenario.budget), "a chunk is too long"
-        for request in unpack_ids(message.finished):
-            del self._tables[request]
+        assert not (rows and self._stopped), f"a step in spite of {sorted(self._stopped)}"
         for row in message.new:
-            self._tables[row.request] = Table(row.num_computed)
             if row.request in self._due:
                 self._due[row.request].has_run = True
-        self._write(message, rows, counts)
-
-    def _write(self, message: RunStep, rows: list[int], counts: list[int]) -> None:
-        """Keep the block tables as a worker does, and look at who else holds what is written."""
-        size, blocks, at = self._scenario.block_size, unpack(message.blocks), 0
-        written: dict[int, int] = {}
-        for request, count, new in zip(rows, counts, unpack(message.num_blocks), strict=True):
-            table = self._tables[request]
-            table.blocks += blocks[at : at + new]
-            at += new
-            first, table.num_computed = table.num_computed, table.num_computed + count
-            for block in table.blocks[first // size : -(-table.num_computed // size)]:
-                written[block] = request
-        holders = Counter(block for table in self._tables.values() for block in table.blocks)
-        for block, request in written.items():
-            assert holders[block] == 1, f"request {request} writes block {block}, which others hold too"
+        self._tables.step(message)

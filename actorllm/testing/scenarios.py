@@ -5,6 +5,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from ..config import EngineConfig
+from ..cores.prefix import Groups
+
+LONGEST = 64
+"""Tokens of a request, prompt and answer together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class Scenario:
     chunk            tokens of one request in a step; 0: no bound (`long_prefill_token_threshold`)
     steps_in_flight  1 or 2
     prefix_caching   whether there is a prefix cache
+    windows          of each group of layers, how many tokens a token sees; 0: all
     watermark        share of the pool that is kept for those that run
     longest_prompt   tokens of a prompt at most
     longest_answer   tokens asked for at most
@@ -34,11 +39,13 @@ class Scenario:
     stop             a request has stop strings
     ignore_eos       a request goes on after the end token
     bad              a prompt that must be refused
+    keyed            a request shares its prefix only with some (a salt, an adapter, media)
     grammar          a request is bound to a grammar (none is available as yet)
     timeouts         a request has a timeout of each kind
     aborts           a caller cancels, at any moment
     slow             a caller reads now and then
     vanished         a caller never reads
+    commands         commands that are given in the course of it (pause and resume, sleep and wake up, ...)
     shutdown         all are cancelled at once in the middle, and nobody else comes
     links            an edge that may cross processes is slow
     partial          a turn hears only a part of the mail
@@ -50,7 +57,7 @@ class Scenario:
 
     name: str = "calm"
     num_requests: int = 20
-    max_model_len: int = 64
+    max_model_len: int = LONGEST
     block_size: int = 4
     num_blocks: int = 96
     seats: int = 8
@@ -62,6 +69,7 @@ class Scenario:
     chunk: int = 0
     steps_in_flight: int = 2
     prefix_caching: bool = True
+    windows: tuple[int, ...] = (0,)
     watermark: float = 0.0
     longest_prompt: int = 30
     longest_answer: int = 12
@@ -71,11 +79,13 @@ class Scenario:
     stop: float = 0.25
     ignore_eos: float = 0.3
     bad: float = 0.05
+    keyed: float = 0.0
     grammar: float = 0.05
     timeouts: float = 0.0
     aborts: float = 0.0
     slow: float = 0.0
     vanished: float = 0.0
+    commands: int = 0
     shutdown: float = 0.0
     links: float = 0.3
     partial: float = 0.2
@@ -93,11 +103,12 @@ class Scenario:
     def config(self) -> EngineConfig:
         """The same as an engine's configuration."""
         return EngineConfig(
-            model="hash",
+            model=f"hash:{','.join(map(str, self.windows))}",
             max_model_len=self.max_model_len,
             block_size=self.block_size,
             num_gpu_blocks_override=self.num_blocks,
             enable_prefix_caching=self.prefix_caching,
+            enable_kv_cache_events=True,
             watermark=self.watermark,
             max_num_batched_tokens=self.budget,
             max_num_seqs=self.seats,
@@ -121,13 +132,27 @@ def pick(seed: int) -> Scenario:
     return draw(list(FAMILIES)[seed % len(FAMILIES)], seed)
 
 
+WINDOWS = ((0,), (0,), (0,), (0, 5), (7,), (3, 0, 3))
+
+
+def _room(windows: tuple[int, ...], block_size: int, num_tokens: int) -> int:
+    """Blocks for so many tokens, if a token is seen by all; one request fits in any case."""
+    groups = Groups(windows, block_size)
+    share = groups.num_held(LONGEST) / groups.num_blocks(LONGEST)
+    return max(int(num_tokens / block_size * share), groups.num_held(LONGEST))
+
+
 def _sizes(random: Random) -> Scenario:
     """An engine with room for all, and requests of every kind."""
     block_size = random.choice((1, 2, 4, 8))
+    windows = random.choice(WINDOWS)
     return Scenario(
         num_requests=random.randint(20, 26),
         block_size=block_size,
-        num_blocks=random.randint(120, 320) // block_size,
+        windows=windows,
+        num_blocks=_room(windows, block_size, random.randint(120, 320)),
+        keyed=random.choice((0.0, 0.0, 0.3)),
+        commands=random.choice((0, 0, 4)),
         seats=random.randint(1, 8),
         requests=random.choice((2, 9, 32)),
         policy=random.choice(("fcfs", "fcfs", "priority", "fair", "deadline")),
@@ -152,7 +177,7 @@ def _tight(random: Random, sizes: Scenario) -> Scenario:
     room = random.randint(64, 90)
     return replace(
         sizes,
-        num_blocks=-(-room // sizes.block_size),
+        num_blocks=_room(sizes.windows, sizes.block_size, room),
         seats=random.randint(4, 10),
         longest_answer=random.choice((16, 24)),
         longest_prompt=random.choice((8, 20, 40)),

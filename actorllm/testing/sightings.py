@@ -5,6 +5,8 @@ from typing import Any
 
 from ..messages import (
     Abort,
+    Command,
+    CommandDone,
     Compile,
     Delta,
     Failed,
@@ -18,6 +20,8 @@ from ..messages import (
     Reserve,
     Reserved,
     ResetPool,
+    ResetPrefixCache,
+    RunCommand,
     RunStep,
     Seen,
     StepDone,
@@ -40,6 +44,7 @@ SIGHTINGS = (
     "blocks evicted",
     "cell merged",
     "chunked prefill",
+    "command failed",
     "empty step",
     "ended with abort",
     "ended with error",
@@ -60,13 +65,17 @@ SIGHTINGS = (
     "old step at the executor",
     "overloaded",
     "part of the mail",
+    "paused",
     "preempted",
+    "prefix cache reset",
     "prefix hit",
+    "prefix hit behind a window",
     "prompt refused",
     "probation",
     "resumed",
     "sent back",
     "shut down",
+    "slept",
     "step failed",
     "step of a failed epoch refused",
     "step raised after its effect",
@@ -128,6 +137,8 @@ class Sightings:
         match message:
             case Submit(request):
                 self._phase[request] = "waiting"
+            case Command(_, action):
+                self.covered["paused"] += action == "pause" and "running" in self._phase.values()
             case Abort(request):
                 phase = self._phase[request]
                 self.see("abort after the end" if phase == "ended" else f"abort while {phase}")
@@ -149,6 +160,7 @@ class Sightings:
             return
         granted = unpack_ids(message.requests)
         self.covered["prefix hit"] += any(unpack(message.num_cached))
+        self.covered["prefix hit behind a window"] += -1 in unpack(message.blocks)
         self.covered["preempted"] += bool(message.preempted)
         self.covered["grant of an ended request"] += any(
             self._phase[request] == "ended" for request in granted
@@ -189,6 +201,14 @@ class Sightings:
             case ResetPool(epoch):
                 self._epoch = epoch
                 self._in_flight = 0
+            case RunCommand(_, _, action) if actor == "scheduler":
+                self._in_flight += 1
+                self.covered["slept"] += action == "sleep"
+            case ResetPrefixCache():
+                self.see("prefix cache reset")
+            case CommandDone(_, fault) if actor == "scheduler":
+                self.covered["command failed"] += fault is not None
+            case StepFailed():
                 self.see("step failed")
             case Text(_, deltas):
                 for delta in deltas:

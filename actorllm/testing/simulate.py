@@ -22,19 +22,23 @@ from ..engine.parts import Parts, make_cores, max_model_len
 from ..engine.topology import ACTORS, EDGES, Edge, bounds
 from ..errors import InvalidRequest
 from ..messages import (
+    CacheEvents,
     Cancel,
+    Command,
+    CommandDone,
     Generate,
     Job,
     RankFailed,
     Render,
     Rendered,
+    RunCommand,
     RunStep,
     StepFailed,
     ToCaller,
     request_id,
 )
 from ..wire.codec import decode, encode
-from .callers import SLOW, VANISHED, Caller, draw_callers
+from .callers import SLOW, VANISHED, Caller, draw_callers, draw_orders
 from .laws import Laws
 from .scenarios import Scenario
 from .sightings import Sightings
@@ -127,7 +131,11 @@ class _Simulation:
         self.sightings = Sightings(limits.texts, limits.steps)
         self.laws = Laws(scenario, limits.texts)
         self.moves = 0
+        self.checkpoint = _checkpoint(scenario.config.model)
         self.coming = deque(draw_callers(random, scenario))
+        self.orders = deque(draw_orders(random, scenario))
+        self.command = Command(0, "")
+        self.num_commands = 0
         self.asked: dict[int, Caller] = {}
         self.num_open = 0
         self.num_seats = limits.requests
@@ -144,9 +152,10 @@ class _Simulation:
         self.turns = [(actor, partial(self._turn, actor)) for actor in self.actors.values()]
         self.enter_weight = random.choice((0.05, 0.3, 3.0))
         self.tick_weight = random.choice((0.1, 1.0, 1.0))
+        self.order_weight = random.choice((0.002, 0.02, 0.2))
 
     def _make_actors(self, changes: Mapping[str, Change]) -> dict[str, Actor]:
-        checkpoint = _checkpoint()
+        checkpoint = self.checkpoint
         tokenizer = checkpoint.tokenizer()
         cores = make_cores(self.scenario.config, checkpoint, tokenizer, self.device, self.seed, Parts())
         cores |= {name: change(cores[name]) for name, change in changes.items()}
@@ -226,6 +235,9 @@ class _Simulation:
         if self.coming and self.num_open < self.num_seats:
             options.append(self._enter)
             weights.append(self.enter_weight)
+        if self.orders and not self.command.id:
+            options.append(self._order)
+            weights.append(self.order_weight)
         due = self.clock.next
         if next_deadline < NEVER:
             wake = max(self.clock.now + 1, math.ceil(next_deadline * SECOND))
@@ -298,13 +310,15 @@ class _Simulation:
             num_suspects = actor.core.statistics().num_on_probation
             self.laws.turned(self.now, num_suspects)
             self.sightings.turned(num_suspects)
+        elif actor.name == "kvpool":
+            self.laws.pool_turned(actor.core.statistics().num_cached_blocks)
         elif actor.name == "detokenizer":
             self.sightings.see("tombstone", actor.core.statistics().tombstones)
 
     # -- jobs and faults --------------------------------------------------------------------------
 
     def _start(self, job: Job) -> None:
-        if isinstance(job.work, RunStep):
+        if isinstance(job.work, RunStep | RunCommand):
             self.device.start(job, self.deliver_step)
         else:
             due = self.clock.now + self.random.randint(1, self.scenario.longest_job)
@@ -312,8 +326,8 @@ class _Simulation:
 
     def _render(self, job: Job) -> None:
         fails = self.random.random() < self.scenario.raises
-        longest = max_model_len(self.scenario.config, self.device)
-        done = do(self._refuse if fails else partial(render, _checkpoint(), longest), job)
+        longest = max_model_len(self.scenario.config, self.checkpoint, self.device)
+        done = do(self._refuse if fails else partial(render, self.checkpoint, longest), job)
         self._send(self.lanes["renderer", "renderer"], done)
 
     def _refuse(self, work: Render) -> Rendered:
@@ -348,7 +362,29 @@ class _Simulation:
             self.patience.append((self.moves + caller.patience, request))
             self.patience.sort()
 
+    def _order(self) -> None:
+        """The next command; the one before it is done."""
+        self.num_commands += 1
+        self.command = Command(self.num_commands, self.orders.popleft(), "profile.json")
+        self._send(self.lanes["caller", "frontend"], self.command)
+
+    def _command_done(self, done: CommandDone) -> None:
+        """One that failed but must not is given again."""
+        action, fault = self.command.action, done.fault
+        assert done.id == self.command.id, f"command {done.id} is done, but {self.command.id} is open"
+        self.command = Command(0, "")
+        if fault is not None:
+            fine = action.endswith("profile") or fault.message.endswith("was made to raise")
+            assert fine, f"{action} failed: {fault}"
+            if action == "wake_up":
+                self.orders.appendleft(action)
+
     def _give(self, message: ToCaller) -> None:
+        if isinstance(message, CacheEvents):
+            return
+        if isinstance(message, CommandDone):
+            self._command_done(message)
+            return
         caller = self.asked[message.request]
         if caller.put(message):
             self.num_open -= 1
@@ -394,5 +430,5 @@ def _echo_lane(actor: str) -> Lane:
 
 
 @cache
-def _checkpoint() -> Checkpoint:
-    return open_checkpoint("hash")
+def _checkpoint(model: str) -> Checkpoint:
+    return open_checkpoint(model)

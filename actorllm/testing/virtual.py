@@ -131,7 +131,7 @@ class SimulatedRunner(HashRunner):
     """
 
     def __init__(self, scenario: Scenario, random: Random, blame: Callable[[list[int], str], None]) -> None:
-        super().__init__(scenario.config, scenario.max_model_len)
+        super().__init__(scenario.config, scenario.max_model_len, scenario.windows)
         self.broken: Exception | None = None
         self.is_trusted = True
         self.num_raised_late = 0
@@ -164,6 +164,15 @@ class SimulatedRunner(HashRunner):
             self.num_raised_late += 1
             self._raise(step)
         return tokens
+
+    def command(self, action: str, argument: str) -> None:
+        """Do what a command says, or raise, before it or after it."""
+        draw = self._random.random()
+        if draw >= self._raises / 2:
+            super().command(action, argument)
+        if draw < self._raises:
+            self.is_trusted = False
+            raise RequestFailed(f"{action} was made to raise")
 
     def _raise(self, step: RunStep) -> None:
         error = RequestFailed(f"step {step.step} was made to raise")

@@ -12,6 +12,7 @@ from actorllm.cores.policy import Fcfs, Policy
 from actorllm.cores.scheduler import Scheduler
 from actorllm.messages import (
     Abort,
+    CacheEvents,
     Compile,
     Drop,
     Ending,
@@ -216,14 +217,14 @@ class TokenSide:
     def feed(self, *messages: ToScheduler) -> list[FromScheduler]:
         """One turn with these messages, then turns until the pool has nothing to answer."""
         said: list[FromScheduler] = []
-        mail: tuple[ToScheduler, ...] = messages
+        mail: Sequence[ToScheduler] = messages
         while mail:
             turn = say(self.scheduler, *mail)
             said += turn
             for message in turn:
                 self._hear(message)
             self.pool.check()
-            mail = self.pool.poll(0.0)
+            mail = [message for message in self.pool.poll(0.0) if not isinstance(message, CacheEvents)]
         return said
 
     def _hear(self, message: FromScheduler) -> None:
@@ -358,7 +359,8 @@ class Ring:
         if self.to_pool:
             self.pool.feed(self.to_pool.popleft())
             self.pool.check()
-            self.to_scheduler["pool"].extend(self.pool.poll(0.0))
+            said = self.pool.poll(0.0)
+            self.to_scheduler["pool"].extend(each for each in said if not isinstance(each, CacheEvents))
 
     def run_device(self, fails: bool = False) -> None:
         """The next step is done or fails; those of an epoch that has failed are skipped."""

@@ -41,10 +41,10 @@ def test_a_prompt_is_laid_out_over_its_blocks() -> None:
     inputs = batch.apply(step([(7, 6, True, [5, 2])], (new_row(7, [10, 11, 12, 13, 14, 15]),)))
     assert inputs.input_ids.tolist() == [10, 11, 12, 13, 14, 15]
     assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 5]
-    assert inputs.slot_mapping.tolist() == [20, 21, 22, 23, 8, 9]
+    assert inputs.slot_mapping.tolist() == [[20, 21, 22, 23, 8, 9]]
     assert inputs.query_start_loc.tolist() == [0, 6]
     assert inputs.seq_lens.tolist() == [6]
-    assert inputs.block_table.tolist() == [[5, 2]]
+    assert inputs.block_table.tolist() == [[[5, 2]]]
     assert inputs.sample_rows.tolist() == [0]
     assert inputs.logits_indices.tolist() == [5]
     assert inputs.position.tolist() == [6]
@@ -59,10 +59,10 @@ def test_a_mixed_step_stands_row_after_row() -> None:
     inputs = batch.apply(step([(2, 4, False, [6]), (1, 1, True, []), (3, 1, True, [6, 1])], new))
     assert inputs.input_ids.tolist() == [30, 31, 32, 33, 23, 44]
     assert inputs.positions.tolist() == [0, 1, 2, 3, 3, 4]
-    assert inputs.slot_mapping.tolist() == [24, 25, 26, 27, 3, 4]
+    assert inputs.slot_mapping.tolist() == [[24, 25, 26, 27, 3, 4]]
     assert inputs.query_start_loc.tolist() == [0, 4, 5, 6]
     assert inputs.seq_lens.tolist() == [4, 4, 5]
-    assert inputs.block_table.tolist() == [[6, 0], [0, 0], [6, 1]]
+    assert inputs.block_table.tolist() == [[[6, 0], [0, 0], [6, 1]]]
     assert inputs.sample_rows.tolist() == [1, 2]
     assert inputs.logits_indices.tolist() == [4, 5]
     assert inputs.temperature.tolist() == [0.0, 0.5]
@@ -93,7 +93,7 @@ def test_an_empty_step_lets_the_finished_go() -> None:
     inputs = batch.apply(step(finished=[1]))
     assert inputs.input_ids.size == 0
     assert inputs.query_start_loc.tolist() == [0]
-    assert inputs.block_table.shape == (0, 0)
+    assert inputs.block_table.shape == (1, 0, 0)
     assert len(batch) == 0
     assert batch.statistics() == BatchStatistics(num_rows=0, num_tokens=0, num_blocks=0, num_steps=2)
 
@@ -104,7 +104,7 @@ def test_a_finished_row_makes_room_in_the_same_step_even_for_its_own_return() ->
     batch.append([7])
     inputs = batch.apply(step([(1, 3, True, [0])], (new_row(1, [5, 6, 7]),), finished=[1]))
     assert inputs.input_ids.tolist() == [5, 6, 7]
-    assert inputs.slot_mapping.tolist() == [0, 1, 2]
+    assert inputs.slot_mapping.tolist() == [[0, 1, 2]]
 
 
 def test_reset_forgets_everything() -> None:
@@ -114,7 +114,7 @@ def test_reset_forgets_everything() -> None:
     batch.check()
     assert len(batch) == 0
     inputs = batch.apply(step([(2, 1, False, [1])], (new_row(2, [8, 9]),)))
-    assert inputs.block_table.tolist() == [[1]]
+    assert inputs.block_table.tolist() == [[[1]]]
 
 
 ONE = (new_row(1, [5, 6, 7]),)
@@ -161,6 +161,9 @@ def test_sampled_tokens_must_be_appended_before_the_next_step_and_only_those() -
         batch.apply(step())
 
 
+BLOCK_SIZE, MAX_LEN, MAX_SEQS, NUM_GROUPS = 3, 20, 4, 3
+
+
 @dataclass
 class Naive:
     """A request as plain lists."""
@@ -168,26 +171,26 @@ class Naive:
     tokens: list[int]
     computed: int
     sampling: Sampling
-    blocks: list[int] = field(default_factory=list)
-
-
-BLOCK_SIZE, MAX_LEN, MAX_SEQS = 3, 20, 4
+    blocks: list[list[int]] = field(default_factory=lambda: [[] for _ in range(NUM_GROUPS)])
 
 
 def expected(rows: list[tuple[Naive, int, bool]]) -> dict[str, list[Any]]:
     """The inputs of a step, one token at a time."""
     out: dict[str, list[Any]] = {name: [] for name in StepInputs.__slots__}
     out["query_start_loc"].append(0)
+    out["slot_mapping"] = [[] for _ in range(NUM_GROUPS)]
+    out["block_table"] = [[] for _ in range(NUM_GROUPS)]
     width = max((-(-(row.computed + n) // BLOCK_SIZE) for row, n, _ in rows), default=0)
     for index, (row, n, samples) in enumerate(rows):
         for position in range(row.computed, row.computed + n):
             out["input_ids"].append(row.tokens[position])
             out["positions"].append(position)
-            block = row.blocks[position // BLOCK_SIZE]
-            out["slot_mapping"].append(block * BLOCK_SIZE + position % BLOCK_SIZE)
+            for slots, blocks in zip(out["slot_mapping"], row.blocks, strict=True):
+                slots.append(blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE)
         out["query_start_loc"].append(len(out["input_ids"]))
         out["seq_lens"].append(row.computed + n)
-        out["block_table"].append((row.blocks + [0] * width)[:width])
+        for table, blocks in zip(out["block_table"], row.blocks, strict=True):
+            table.append((blocks + [0] * width)[:width])
         if samples:
             out["sample_rows"].append(index)
             out["logits_indices"].append(len(out["input_ids"]) - 1)
@@ -229,10 +232,12 @@ def some_work(
         debt = len(row.tokens) - row.computed
         if debt and (request in joined or data.draw(st.booleans())):
             n = data.draw(st.integers(1, debt))
-            need = max(0, -(-(row.computed + n) // BLOCK_SIZE) - len(row.blocks))
-            spare = data.draw(st.integers(0, 1)) if len(row.blocks) + need < -(-MAX_LEN // BLOCK_SIZE) else 0
-            blocks = [data.draw(st.integers(0, 50)) for _ in range(need + spare)]
-            row.blocks += blocks
+            held = len(row.blocks[0])
+            need = max(0, -(-(row.computed + n) // BLOCK_SIZE) - held)
+            spare = data.draw(st.integers(0, 1)) if held + need < -(-MAX_LEN // BLOCK_SIZE) else 0
+            blocks = [data.draw(st.integers(0, 50)) for _ in range(NUM_GROUPS * (need + spare))]
+            for group, table in enumerate(row.blocks):
+                table += blocks[group * (need + spare) : (group + 1) * (need + spare)]
             planned.append((request, n, n == debt and len(row.tokens) < MAX_LEN, blocks))
     return planned
 
@@ -241,7 +246,7 @@ def some_work(
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_random_diffs_agree_with_lists(data: st.DataObject) -> None:
-    batch = Batch(MAX_SEQS, MAX_LEN, BLOCK_SIZE)
+    batch = Batch(MAX_SEQS, MAX_LEN, BLOCK_SIZE, NUM_GROUPS)
     rows: dict[int, Naive] = {}
     for _ in range(12):
         finished = [request for request in list(rows) if data.draw(st.integers(0, 4)) == 0]
@@ -268,7 +273,7 @@ def test_check_notices_a_lost_slot_and_a_stale_block() -> None:
     batch = Batch(max_num_seqs=2, max_model_len=8, block_size=4)
     batch.apply(step([(1, 3, False, [1])], ONE))
     batch.check()
-    batch._block_table[0, 1] = 3
+    batch._block_table[0, 0, 1] = 3
     with pytest.raises(AssertionError, match="after a row's last block"):
         batch.check()
     batch.reset()

@@ -1,20 +1,36 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from actorllm.cores import NEVER
 from actorllm.cores.kvpool import KVPool
-from actorllm.messages import Reserve, Reserved, ResetPool, unpack_ids
+from actorllm.messages import (
+    CacheEvents,
+    PoolReset,
+    Reserve,
+    Reserved,
+    ResetPool,
+    ResetPrefixCache,
+    unpack_ids,
+)
+from actorllm.testing.tables import Mirror
 from tests.cores.build import Grant, Want, grants, release, reserve
 
 
 def ask(pool: KVPool, message: Reserve) -> Reserved:
     pool.feed(message)
-    (answer,) = pool.poll(0.0)
+    (answer,) = [said for said in pool.poll(0.0) if isinstance(said, Reserved)]
     pool.check()
     return answer
 
@@ -227,6 +243,7 @@ def test_a_reset_frees_and_forgets_everything() -> None:
     pool = KVPool(4, 4)
     ask(pool, reserve(waiting=[Want(1, range(9))]))
     pool.feed(ResetPool(1))
+    assert pool.poll(0.0) == (PoolReset(1),)
     assert pool.idle
     assert lines(pool, reserve(waiting=[Want(1, range(9))], epoch=1)) == [Grant(1, 0, 9, [0, 1, 2])]
 
@@ -246,7 +263,10 @@ def test_the_answer_carries_the_step_and_the_epoch_of_the_question() -> None:
 
 @dataclass
 class Player:
-    """A request as the model sees it: all the tokens that it will ever have, and what is computed."""
+    """A request as the model sees it: all the tokens that it will ever have, and what is computed.
+
+    `tables` has its blocks in each group, None for one that fell out of the window.
+    """
 
     tokens: list[int]
     num_known: int
@@ -255,7 +275,8 @@ class Player:
     num_scheduled: int = 0
     num_published: int = 0
     life: int = 0
-    table: list[int] = field(default_factory=list)
+    private: bool = False
+    tables: list[list[int | None]] = field(default_factory=list)
 
     @property
     def debt(self) -> int:
@@ -265,27 +286,47 @@ class Player:
     def start_again(self) -> None:
         self.num_computed = self.num_scheduled = self.num_published = 0
         self.life += 1
-        self.table = []
+        self.private = False
+        self.tables = []
+
+    def held(self) -> list[int]:
+        return [block for table in self.tables for block in table if block is not None]
 
 
 class PoolMachine(RuleBasedStateMachine):
     """The pool beside a naive cache. A cell holds the whole prefix whose last token's KV it would be.
 
-    `index` maps the prefix that a full computed block ends to the block. Steps are computed in order,
-    so that a grant may be written at once; what it computed is confirmed only when its step is done.
+    `index` maps a group and the prefix that a full computed block of it ends to the block. Steps are
+    computed in order, so that a grant may be written at once; what it computed is confirmed only when its
+    step is done.
     """
 
     NUM_BLOCKS, SIZE, CHUNK = 7, 2, 5
+    WINDOWS: tuple[int, ...] = (0,)
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = KVPool(self.NUM_BLOCKS, self.SIZE, max_chunk=self.CHUNK)
+        self.pool = KVPool(self.NUM_BLOCKS, self.SIZE, windows=self.WINDOWS, max_chunk=self.CHUNK, tells=True)
+        self.mirror = Mirror(self.SIZE)
         self.cells: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.index: dict[tuple[int, ...], int] = {}
+        self.index: dict[tuple[int, tuple[int, ...]], int] = {}
         self.players: dict[int, Player] = {}
         self.running: list[int] = []
         self.steps: list[list[tuple[int, int, int]]] = []
         self.count = self.epoch = 0
+
+    def ask(self, message: Reserve) -> Reserved:
+        self.pool.feed(message)
+        (answer,) = [said for said in self.listen() if isinstance(said, Reserved)]
+        self.pool.check()
+        return answer
+
+    def listen(self) -> list[Any]:
+        said = self.pool.poll(0.0)
+        for message in said:
+            if isinstance(message, CacheEvents):
+                self.mirror.hear(message)
+        return list(said)
 
     @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9), more=st.integers(0, 4))
     def arrive(self, prompt: list[int], more: int) -> None:
@@ -304,7 +345,7 @@ class PoolMachine(RuleBasedStateMachine):
             in_flight=bool(self.steps),
             epoch=self.epoch,
         )
-        answer = ask(self.pool, asked)
+        answer = self.ask(asked)
         preempted = unpack_ids(answer.preempted)
         assert not answer.refused
         assert preempted == running[len(running) - len(preempted) :][::-1]
@@ -330,44 +371,88 @@ class PoolMachine(RuleBasedStateMachine):
         return Want(request, news, debt, player.num_computed, player.num_scheduled)
 
     def publish(self, player: Player) -> None:
-        for number in range(player.num_published, player.num_computed // self.SIZE):
-            self.index.setdefault(tuple(player.tokens[: (number + 1) * self.SIZE]), player.table[number])
-            player.num_published = number + 1
+        """Its full computed blocks can be found; what no later token sees is no longer its."""
+        full = player.num_computed // self.SIZE
+        for number in range(player.num_published, full):
+            prefix = tuple(player.tokens[: (number + 1) * self.SIZE])
+            for group, table in enumerate(player.tables):
+                block = table[number]
+                if block is not None and not player.private:
+                    self.index.setdefault((group, prefix), block)
+        player.num_published = max(player.num_published, full)
+        for window, table in zip(self.WINDOWS, player.tables, strict=bool(player.tables)):
+            for number in range(len(table)):
+                if not self.sees(window, player.num_published * self.SIZE, number):
+                    table[number] = None
+
+    def sees(self, window: int, position: int, number: int) -> bool:
+        """Whether the token at this position sees a token of the block of this number."""
+        return not window or (number + 1) * self.SIZE - 1 >= position - window + 1
 
     def write(self, grant: Grant) -> tuple[int, int, int]:
         """Compute what was granted, and look at every cell that the request can see."""
         player = self.players[grant.request]
+        each = len(grant.blocks) // len(self.WINDOWS)
+        groups = [grant.blocks[group * each : (group + 1) * each] for group in range(len(self.WINDOWS))]
+        found = grant.cached // self.SIZE
         if grant.request not in self.running:
             self.running = sorted([*self.running, grant.request])
-            assert grant.blocks[: grant.cached // self.SIZE] == self.hits(player)
-            assert grant.cached == len(self.hits(player)) * self.SIZE
+            hits = self.hits(player)
+            assert [[self.block(each) for each in group[:found]] for group in groups] == hits
+            assert grant.cached == len(hits[0]) * self.SIZE
             player.num_scheduled = player.num_computed = grant.cached
-            player.num_published = grant.cached // self.SIZE
-        fresh = grant.blocks[grant.cached // self.SIZE :]
-        assert not any(set(fresh) & set(other.table) for other in self.players.values())
-        self.index = {prefix: block for prefix, block in self.index.items() if block not in fresh}
-        player.table += grant.blocks
+            player.num_published = found
+            player.tables = [[] for _ in self.WINDOWS]
+        fresh = [block for group in groups for block in group[found:]]
+        assert not any(set(fresh) & set(other.held()) for other in self.players.values())
+        self.index = {content: block for content, block in self.index.items() if block not in fresh}
+        for table, group in zip(player.tables, groups, strict=True):
+            table += [self.block(block) for block in group]
         assert 0 < grant.tokens <= min(self.CHUNK, player.debt)
         for position in range(player.num_scheduled, player.num_scheduled + grant.tokens):
-            block = player.table[position // self.SIZE]
-            assert sum(block in other.table for other in self.players.values()) == 1
-            self.cells[block, position % self.SIZE] = tuple(player.tokens[: position + 1])
+            for table in player.tables:
+                block = table[position // self.SIZE]
+                assert block is not None
+                assert sum(block in other.held() for other in self.players.values()) == 1
+                self.cells[block, position % self.SIZE] = tuple(player.tokens[: position + 1])
         player.num_scheduled += grant.tokens
-        assert len(player.table) == self.blocks_of(player.num_scheduled)
-        for position in range(player.num_scheduled):
-            cell = player.table[position // self.SIZE], position % self.SIZE
-            assert self.cells[cell] == tuple(player.tokens[: position + 1])
+        self.look_at_cells(player)
         return grant.request, player.life, grant.tokens
 
-    def hits(self, player: Player) -> list[int]:
-        """The blocks that this prompt may share."""
-        found = []
-        for end in range(self.SIZE, player.num_known, self.SIZE):
-            block = self.index.get(tuple(player.tokens[:end]))
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def look_at_cells(self, player: Player) -> None:
+        for window, table in zip(self.WINDOWS, player.tables, strict=True):
+            assert len(table) == self.blocks_of(player.num_scheduled)
+            first = max(0, player.num_scheduled - window) if window else 0
+            for position in range(first, player.num_scheduled):
+                block = table[position // self.SIZE]
+                assert block is not None
+                assert self.cells[block, position % self.SIZE] == tuple(player.tokens[: position + 1])
+
+    def block(self, number: int) -> int | None:
+        return None if number == -1 else number
+
+    def hits(self, player: Player) -> list[list[int | None]]:
+        """For each group, the blocks of the longest prefix that this prompt may share."""
+        for length in range((player.num_known - 1) // self.SIZE, 0, -1):
+            found: list[list[int | None]] = []
+            complete = True
+            for group, window in enumerate(self.WINDOWS):
+                seen = [self.sees(window, length * self.SIZE, number) for number in range(length)]
+                prefixes = [tuple(player.tokens[: (number + 1) * self.SIZE]) for number in range(length)]
+                blocks = [self.index.get((group, prefix)) for prefix in prefixes]
+                complete &= None not in [blocks[number] for number in range(length) if seen[number]]
+                found.append([blocks[number] if seen[number] else None for number in range(length)])
+            if complete:
+                return found
+        return [[] for _ in self.WINDOWS]
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.pool.feed(ResetPrefixCache())
+        assert self.listen()[0] == PoolReset(self.epoch)
+        self.index.clear()
+        for player in self.players.values():
+            player.private = bool(player.tables)
 
     @precondition(lambda self: self.steps)
     @rule()
@@ -399,6 +484,7 @@ class PoolMachine(RuleBasedStateMachine):
     def lose_everything(self) -> None:
         self.epoch += 1
         self.pool.feed(ResetPool(self.epoch))
+        assert self.listen()[0] == PoolReset(self.epoch)
         self.index.clear()
         self.steps.clear()
         self.running.clear()
@@ -412,16 +498,40 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         self.pool.check()
-        held = {block for player in self.players.values() for block in player.table}
+        self.listen()
+        held = {block for player in self.players.values() for block in player.held()}
         statistics = self.pool.statistics()
+        assert len(self.mirror.contents) == len(self.index)
         assert statistics.num_free_blocks == self.NUM_BLOCKS - len(held)
         assert statistics.num_cached_blocks == len(self.index)
 
     def teardown(self) -> None:
         for request in list(self.players):
             self.end(request)
+        self.listen()
         assert self.pool.idle
 
 
-TestPoolMachine = pytest.mark.slow(PoolMachine.TestCase)
-TestPoolMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+class WindowedMachine(PoolMachine):
+    """Three groups of layers: two see a few tokens each, one sees all."""
+
+    NUM_BLOCKS = 16
+    WINDOWS = (3, 0, 4)
+
+
+class ShortSightedMachine(PoolMachine):
+    """No group sees all."""
+
+    NUM_BLOCKS = 5
+    WINDOWS = (2,)
+
+
+MACHINES = (PoolMachine, WindowedMachine, ShortSightedMachine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_pool_agrees_with_a_naive_one(machine: type[PoolMachine]) -> None:
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=70, stateful_step_count=40, deadline=None)
+    )

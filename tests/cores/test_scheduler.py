@@ -20,6 +20,7 @@ from actorllm.messages import (
     GrammarReady,
     Limits,
     NewRow,
+    PoolReset,
     Release,
     Reserve,
     ResetPool,
@@ -552,7 +553,7 @@ def test_an_abort_of_an_offered_request_after_a_failure_releases_nothing() -> No
     asked = only(say(core, submit(2, [3, 4])), Reserve)
     said = say(core, StepFailed(step.step, 0, BOOM), Abort(2))
     assert [type(message) for message in said] == [ResetPool, Tokens]
-    assert say(core, reserved(asked, Grant(2, 0, 2, [0]))) == ()
+    assert say(core, reserved(asked, Grant(2, 0, 2, [0])), PoolReset(1)) == ()
     assert core.idle
 
 
