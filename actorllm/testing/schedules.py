@@ -93,15 +93,15 @@ def schedules(seed: int, scenario: Scenario, *, write: Callable[[str], None] | N
     try:
         schedule = _Schedule(seed, scenario, trace)
         run(seed, schedule.main, schedule.steps)
-        return schedule.report()
-    except* Exception as group:
-        error = _first(group)
+    except Exception as raised:
+        error = _first(raised)
         problem = f"{type(error).__name__}: {error}"
         raise SimulationFailed(seed, scenario, problem, trace.last()) from error
-    raise AssertionError
+    return schedule.report()
 
 
 def _first(error: BaseException) -> BaseException:
+    """The first error of a group of groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -230,6 +230,8 @@ class _Schedule:
         assert self.runner is not None
         assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
         assert ring.door.num_open == ring.door.num_waiting == 0, "somebody is still at the door"
+        num_lost = self.limits.requests - ring.door._seats.value
+        assert num_lost == 0, f"{num_lost} seats are lost"
         for visitor in self.visitors:
             await visitor.read_late()
 

@@ -251,7 +251,7 @@ class Seeded:
         async def run(job: Job) -> None:
             async with seats:
                 await sleep(self._random.randint(1, self._scenario.longest_job))
-                fails = self._random.random() < self._scenario.raises
+                fails = self._random.random() < max(self._scenario.raises, 0.05)
                 deliver(do(self._refuse if fails else work, job))
 
         def start(job: Job) -> None:
