@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from .errors import InvalidRequest
-from .messages import Limits, Sampling, Terms, TextRules
+from .messages import CacheKey, Limits, Sampling, Terms, TextRules
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy, as in vLLM."""
 
+MAX_N = 1024
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
 MAX_TIMEOUT = 10.0**9
@@ -19,6 +20,7 @@ MAX_TIMEOUT = 10.0**9
 class SamplingParams:
     """How one request is sampled and when it ends. Raises InvalidRequest for what cannot be.
 
+    n                 answers to one prompt, each a request of its own; a seed counts up from one to the next.
     temperature       0 is greedy; up to 2. None: the model's own default (else 1).
     top_k             draw among the k most likely tokens; 0 or -1 is off. None: the model's (else 0).
     top_p             draw among the most likely tokens whose mass reaches p, in (0, 1]. None: the model's.
@@ -35,6 +37,7 @@ class SamplingParams:
     structured_outputs           a grammar for the answer. The Grammar actor refuses all of them as yet.
     """
 
+    n: int = 1
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -54,6 +57,7 @@ class SamplingParams:
         stop = self.stop
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _sequence(stop, "stop"))
         object.__setattr__(self, "stop_token_ids", _sequence(self.stop_token_ids, "stop_token_ids"))
+        _integer(self.n, "n", 1, MAX_N)
         _number(self.temperature, "temperature", 0, 2)
         _number(self.top_p, "top_p", 0, 1, open_below=True)
         _number(self.min_p, "min_p", 0, 1)
@@ -63,6 +67,10 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(f"{name} must be true or false", name)
+        if self.n is None:
+            raise InvalidRequest("n must be an integer, not None", "n")
+        if self.n > 1 and self.temperature is not None and self.temperature < GREEDY_BELOW:
+            raise InvalidRequest(f"n must be 1 when sampling is greedy: all {self.n} would be equal", "n")
         self._check_stop()
 
     def _check_stop(self) -> None:
@@ -115,6 +123,8 @@ class Service(TypedDict, total=False):
     """On whose behalf a request runs, and how soon.
 
     priority       with the policy `priority`, a lower one is served sooner (default 0)
+    cache_salt     it shares cached prefixes only with requests of the same salt (default "": with all that
+                   have none)
     tenant         with the policy `fair`, tokens are shared between tenants (default "")
     queue_timeout  seconds after which it ends unless it has begun to run
     ttft_timeout   seconds after which it ends unless it has its first token
@@ -123,6 +133,7 @@ class Service(TypedDict, total=False):
 
     priority: int
     tenant: str
+    cache_salt: str
     queue_timeout: float | None
     ttft_timeout: float | None
     timeout: float | None
@@ -137,11 +148,24 @@ def terms(service: Service) -> Terms:
             )
     for name in ("queue_timeout", "ttft_timeout", "timeout"):
         _number(service.get(name), name, 0, MAX_TIMEOUT)
-    priority, tenant = service.get("priority", 0), service.get("tenant", "")
-    _integer(priority, "priority", -(2**31))
-    if not isinstance(tenant, str):
-        raise InvalidRequest(f"tenant must be a string, not {type(tenant).__name__}", "tenant")
-    return Terms(**service)
+    _integer(service.get("priority", 0), "priority", -(2**31))
+    for name in ("tenant", "cache_salt"):
+        value = service.get(name, "")
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{name} must be a string, not {type(value).__name__}", name)
+    return Terms(
+        service.get("priority", 0),
+        service.get("tenant", ""),
+        service.get("queue_timeout"),
+        service.get("ttft_timeout"),
+        service.get("timeout"),
+    )
+
+
+def cache_key(service: Service) -> CacheKey | None:
+    """The KVPool's part of what `terms` has found good."""
+    salt = service.get("cache_salt", "")
+    return CacheKey(salt) if salt else None
 
 
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")

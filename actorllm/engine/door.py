@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import assert_never
 
 import anyio
 import anyio.lowlevel
@@ -15,91 +14,15 @@ from ..messages import (
     Cancel,
     Command,
     CommandDone,
-    Delta,
-    Failed,
     Fault,
     Generate,
     Question,
-    Rendered,
     ToCaller,
-    ToCell,
     request_id,
-    unpack,
 )
 from ..wire.mailbox import Port
+from .cell import Bell, Cell
 from .events import Subscription
-
-
-class Cell:
-    """What has come for one request and was not read yet: it grows by at most the answer."""
-
-    __slots__ = (
-        "_event",
-        "accepted",
-        "error",
-        "fault",
-        "finish_reason",
-        "parts",
-        "prompt",
-        "request",
-        "stop_reason",
-        "tokens",
-    )
-
-    def __init__(self, request: int) -> None:
-        self.request = request
-        self.prompt: list[int] = []
-        self.parts: list[str] = []
-        self.tokens: list[int] = []
-        self.finish_reason: str | None = None
-        self.stop_reason: str | int | None = None
-        self.fault: Fault | None = None
-        self.error: ActorLLMError | None = None
-        self.accepted = False
-        self._event: anyio.Event | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is something to read."""
-        return bool(self.parts or self.tokens or self.finish_reason or self.error)
-
-    async def wait(self) -> None:
-        """Wait until there is something to read."""
-        await self._wait(lambda: self.ready)
-
-    async def wait_accepted(self) -> None:
-        """Wait until the prompt is rendered and found good, or there is something to read."""
-        await self._wait(lambda: self.accepted or self.ready)
-
-    async def _wait(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
-
-    def wake(self) -> None:
-        """Let the reader look."""
-        if self._event is not None:
-            self._event.set()
-            self._event = None
-
-    def put(self, message: ToCell) -> bool:
-        """Take in what has come; True when it was the last of the request."""
-        match message:
-            case Rendered(_, tokens):
-                self.prompt = unpack(tokens)
-                self.accepted = True
-            case Failed(_, reason, fault):
-                self.finish_reason, self.fault = reason, fault
-            case Delta():
-                if message.text:
-                    self.parts.append(message.text)
-                self.tokens += unpack(message.tokens)
-                self.finish_reason, self.stop_reason = message.finish_reason, message.stop_reason
-                self.fault = message.fault
-            case _:
-                assert_never(message)
-        self.wake()
-        return self.finish_reason is not None
 
 
 @dataclass(slots=True)
@@ -153,11 +76,14 @@ class Door:
         """Callers that wait for a seat."""
         return self._seats.statistics().tasks_waiting
 
-    async def enter(self, question: Question) -> Cell:
-        """Wait for a seat, then ask. Raises EngineClosed, or EngineDied, when there will be none."""
+    async def enter(self, question: Question, bell: Bell | None = None) -> Cell:
+        """Wait for a seat, then ask; `bell` rings when something has come for the cell.
+
+        Raises EngineClosed, or EngineDied, when there will be no seat.
+        """
         await self._pass(self._seats)
         self._counter += 1
-        cell = Cell(request_id(0, self._counter))
+        cell = Cell(request_id(0, self._counter), bell)
         try:
             self._frontend.send_nowait(Generate(cell.request, question))
         except BaseException:
@@ -221,7 +147,7 @@ class Door:
         self._is_closed.set()
         for cell in self._cells.values():
             cell.error = error
-            cell.wake()
+            cell.bell.ring()
         for _ in range(self.num_waiting):
             self._seats.release()
         for reply in self._replies.values():

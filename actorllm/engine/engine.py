@@ -17,7 +17,7 @@ from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
 from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, UsageError
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
-from ..params import SamplingParams, Service, terms
+from ..params import SamplingParams, Service, cache_key, terms
 from .door import not_open
 from .events import Subscription
 from .outputs import Statistics
@@ -239,8 +239,10 @@ class Engine:
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", "params")
         sampling = params.sampling(self._checkpoint.sampling_defaults)
-        question = Question(prompt, sampling, params.limits(), params.text_rules(), terms(service))
-        return Stream(self._ring.door, question)
+        question = Question(
+            prompt, sampling, params.limits(), params.text_rules(), terms(service), cache_key(service)
+        )
+        return Stream(self._ring.door, question, params.n)
 
 
 def as_config(config: EngineConfig | str | PathLike[str] | None) -> EngineConfig:

@@ -1,29 +1,54 @@
 """Stream: the answer to one request, as it comes or as a whole."""
 
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import replace
 from types import TracebackType
 
 import anyio.lowlevel
 
 from ..errors import ActorLLMError, UsageError
-from ..messages import Question
-from .door import Cell, Door, again, unbox
+from ..messages import Question, TokenPrompt, pack
+from .cell import Bell, Cell
+from .door import Door, again, unbox
 from .outputs import CompletionOutput, RequestOutput
+
+
+class Choice:
+    """One of the n answers: what was read of it, and the cell of the request that it is."""
+
+    __slots__ = ("cell", "parts", "tokens")
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.parts: list[str] = []
+        self.tokens: list[int] = []
+
+    def take(self, index: int) -> CompletionOutput:
+        """Make an output of what is in the cell, and empty it."""
+        cell = self.cell
+        parts, cell.parts = cell.parts, []
+        tokens, cell.tokens = cell.tokens, []
+        self.parts += parts
+        self.tokens += tokens
+        return CompletionOutput(
+            index, self.parts, self.tokens, "".join(parts), cell.finish_reason, cell.stop_reason
+        )
 
 
 class Stream:
     """Iterate it for what is new, `await` it for the whole, or leave it by `async with`.
 
     It is no async generator: whoever drops it, breaks out of it, or is cancelled in it aborts the
-    request in that very moment. The request starts with the first `await`.
+    request in that very moment. The request starts with the first `await`. Each of n answers is a request
+    of its own; those after the first ask with the tokens that its prompt became, and share their KV.
     """
 
-    def __init__(self, door: Door, question: Question) -> None:
+    def __init__(self, door: Door, question: Question, n: int = 1) -> None:
         self._door = door
         self._question = question
-        self._cell: Cell | None = None
-        self._parts: list[str] = []
-        self._tokens: list[int] = []
+        self._n = n
+        self._bell = Bell()
+        self._choices: list[Choice] = []
         self._finished = False
         self._reading = False
 
@@ -38,10 +63,10 @@ class Stream:
         """
         if self._finished:
             raise StopAsyncIteration
-        cell = await self._entered(Cell.wait)
-        if cell.error is not None:
+        await self._read(self._enter_all, lambda: any(choice.cell.ready for choice in self._choices))
+        if any(choice.cell.error is not None for choice in self._choices):
             await anyio.lowlevel.checkpoint()  # if the reader is cancelled too, that is what it hears
-        return self._take(cell)
+        return self._take()
 
     async def accepted(self) -> None:
         """Wait until the request has a seat and its prompt is found good; no token need have come.
@@ -49,11 +74,8 @@ class Stream:
         Raises what the first output would raise.
         """
         if not self._finished:
-            cell = await self._entered(Cell.wait_accepted)
-            error = _error(cell)
-            if error is not None:
-                self._finished = True
-                raise error
+            await self._read(self._enter, self._is_accepted)
+            self._raise_if_failed()
 
     def __await__(self) -> Generator[object, object, RequestOutput]:
         """The whole answer, when it has ended."""
@@ -77,27 +99,52 @@ class Stream:
         """Abort the request, unless it has ended. Further iteration just ends."""
         if not self._finished:
             self._finished = True
-            if self._cell is not None:
-                self._door.abandon(self._cell.request)
+            for choice in self._choices:
+                self._door.abandon(choice.cell.request)
 
-    async def _entered(self, wait: Callable[[Cell], Awaitable[None]]) -> Cell:
-        """The cell, once there is a seat and `wait` is over; whoever is cancelled here aborts the request."""
+    async def _read(self, enter: Callable[[], Awaitable[None]], is_there: Callable[[], bool]) -> None:
+        """Come in, and wait until it is there; whoever is cancelled here aborts the request."""
         if self._reading:
             raise UsageError("another task reads this stream; give each task a stream of its own")
         self._reading = True
         try:
-            if self._cell is None:
-                self._cell = await self._door.enter(self._question)
-            if self._finished:  # it was closed while it waited for a seat
-                self._door.abandon(self._cell.request)
-                raise StopAsyncIteration
-            await wait(self._cell)
+            await enter()
+            await self._bell.wait(is_there)
         except BaseException:
             self.close()
             raise
         finally:
             self._reading = False
-        return self._cell
+
+    async def _enter(self) -> None:
+        """Ask for the first answer, if that has not been done."""
+        if not self._choices:
+            await self._ask(self._question)
+
+    async def _enter_all(self) -> None:
+        """Ask for all answers: for the others when the first one's prompt is found good."""
+        await self._enter()
+        first = self._choices[0].cell
+        if len(self._choices) < self._n:
+            await self._bell.wait(self._is_accepted)
+        while len(self._choices) < self._n and _error(first) is None:
+            question = replace(self._question, prompt=TokenPrompt(pack(first.prompt)))
+            sampling = question.sampling
+            if sampling.seed is not None:
+                seed = (sampling.seed + len(self._choices) + 2**63) % 2**64 - 2**63
+                question = replace(question, sampling=replace(sampling, seed=seed))
+            await self._ask(question)
+
+    async def _ask(self, question: Question) -> None:
+        cell = await self._door.enter(question, self._bell)
+        self._choices.append(Choice(cell))
+        if self._finished:  # it was closed while it waited for a seat
+            self._door.abandon(cell.request)
+            raise StopAsyncIteration
+
+    def _is_accepted(self) -> bool:
+        first = self._choices[0].cell
+        return first.accepted or first.ready
 
     async def _collect(self) -> RequestOutput:
         last = None
@@ -107,22 +154,23 @@ class Stream:
             raise UsageError("the stream has been read already, or was closed")
         return last
 
-    def _take(self, cell: Cell) -> RequestOutput:
-        """Make an output of what is in the cell, and empty it."""
+    def _take(self) -> RequestOutput:
+        """An output of all that has come, for every answer."""
         if self._finished:
             raise StopAsyncIteration
-        parts, cell.parts = cell.parts, []
-        tokens, cell.tokens = cell.tokens, []
-        self._parts += parts
-        self._tokens += tokens
-        self._finished = cell.finish_reason is not None or cell.error is not None
-        error = _error(cell)
-        if error is not None:
-            raise error
-        answer = CompletionOutput(
-            0, self._parts, self._tokens, "".join(parts), cell.finish_reason, cell.stop_reason
-        )
-        return RequestOutput(f"req-{cell.request}", cell.prompt, (answer,), self._finished)
+        answers = tuple(choice.take(index) for index, choice in enumerate(self._choices))
+        self._raise_if_failed()
+        self._finished = all(choice.cell.finish_reason is not None for choice in self._choices)
+        first = self._choices[0].cell
+        return RequestOutput(f"req-{first.request}", first.prompt, answers, self._finished)
+
+    def _raise_if_failed(self) -> None:
+        """When one answer fails, all do: the others are aborted."""
+        for choice in self._choices:
+            error = _error(choice.cell)
+            if error is not None:
+                self.close()
+                raise error
 
 
 def _error(cell: Cell) -> ActorLLMError | None:

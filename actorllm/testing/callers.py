@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from ..engine.door import Cell
+from ..engine.cell import Cell
 from ..messages import (
     CacheKey,
     Conversation,

@@ -8,7 +8,8 @@ from typing import cast
 
 import trio
 
-from ..engine.door import Cell, Door
+from ..engine.cell import Cell
+from ..engine.door import Door
 from ..engine.outputs import RequestOutput
 from ..engine.stream import Stream
 from ..errors import EngineClosed, EngineDied, RequestError

@@ -12,7 +12,8 @@ import pytest
 from actorllm.actors import serve
 from actorllm.cores.grammar import Grammar
 from actorllm.engine import ring
-from actorllm.engine.door import Cell, Door
+from actorllm.engine.cell import Cell
+from actorllm.engine.door import Door
 from actorllm.engine.stream import Stream
 from actorllm.testing import seeded
 from actorllm.testing.scenarios import draw, pick
