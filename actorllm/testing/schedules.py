@@ -5,7 +5,7 @@ door, streams, links and the opening and leaving of a ring. A seed orders the ta
 them at any of their steps. At the end each caller must have what the HashModel owes, and nothing is left.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,11 +15,12 @@ import trio
 
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..config import EngineConfig
+from ..cores import NEVER
 from ..engine.parts import Parts
 from ..engine.ring import Ring, open_ring
 from ..engine.topology import ACTORS, bounds
-from ..errors import EngineClosed
-from .callers import draw_callers
+from ..errors import ActorLLMError, EngineClosed, EngineDied
+from .callers import draw_callers, draw_orders
 from .scenarios import Scenario
 from .seeded import Seeded
 from .sightings import Sightings
@@ -46,14 +47,18 @@ FAULTS = (
     *ENDINGS,
     "bytes cut",
     "cell merged",
+    "command cancelled",
+    "command failed",
     "edge by link",
     "ended with timeout",
     "late reply",
     "never read",
     "no seat",
     "overloaded",
+    "paused",
     "rendering raised",
     "request met a closed engine",
+    "slept",
     "slow actor",
     "step failed",
     "step raised after its effect",
@@ -130,7 +135,7 @@ class _Schedule:
         self.ends_at = random.randint(0, random.choice((10, 60, 300)))
         self.was_closed = False
         self.runner: SimulatedRunner | None = None
-        self.num_here = len(self.visitors)
+        self.num_here = len(self.visitors) + 1
         self.all_gone = trio.Event()
         self.num_ticks = 0
         self.num_steps = 0
@@ -178,6 +183,7 @@ class _Schedule:
                     self.ring = ring
                     for number, visitor in enumerate(self.visitors):
                         nursery.start_soon(self._visit, number, visitor, ring, nursery)
+                    nursery.start_soon(self._command, ring)
                     await self._inside(ring)
             except _OwnError:
                 pass
@@ -247,7 +253,30 @@ class _Schedule:
 
     async def _visit(self, number: int, visitor: Visitor, ring: Ring, nursery: trio.Nursery) -> None:
         await visitor.visit(ring.door, self.steps, nursery)
-        self.trace.note(tick(), f"caller {number} is gone")
+        self._gone(f"caller {number}")
+
+    async def _command(self, ring: Ring) -> None:
+        """One who gives commands; whoever gives one may be cancelled, unless the engine would stand still."""
+        orders = deque(draw_orders(self.random, self.scenario))
+        while orders and ring.door.closed is None:
+            await sleep(self.random.randint(0, 60))
+            action = orders.popleft()
+            patience = self.random.choice((NEVER, 3.0)) if action in ("pause", "sleep") else NEVER
+            try:
+                with trio.CancelScope(deadline=trio.current_time() + patience / SECOND) as scope:
+                    await ring.door.command(action, "profile.json")
+                if scope.cancelled_caught:
+                    self.sightings.see("command cancelled")
+            except (EngineClosed, EngineDied):
+                break
+            except ActorLLMError as error:
+                _expect_failure(action, str(error))
+                if action == "wake_up":
+                    orders.appendleft(action)
+        self._gone("who commands")
+
+    def _gone(self, who: str) -> None:
+        self.trace.note(tick(), f"{who} is gone")
         self.num_here -= 1
         if self.num_here == 0:
             self.all_gone.set()
@@ -314,6 +343,12 @@ class _Schedule:
             fingerprint=self.trace.fingerprint,
             covered=self.sightings.covered,
         )
+
+
+def _expect_failure(action: str, problem: str) -> None:
+    """Raise AssertionError unless a command may fail with this."""
+    fine = action.endswith("profile") or problem.endswith("was made to raise")
+    assert fine, f"{action} failed: {problem}"
 
 
 @cache

@@ -348,6 +348,8 @@ class Seeded:
             self.laws.turned(now, num_suspects)
             self._next_due = self.laws.next_due
             self._sightings.turned(num_suspects)
+        elif actor == "kvpool":
+            self.laws.pool_turned(core.statistics().num_cached_blocks)
         elif actor == "detokenizer":
             self._sightings.see("tombstone", core.statistics().tombstones)
 
