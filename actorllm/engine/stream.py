@@ -16,12 +16,18 @@ from .outputs import CompletionOutput, RequestOutput
 class Choice:
     """One of the n answers: what was read of it, and the cell of the request that it is."""
 
-    __slots__ = ("cell", "parts", "tokens")
+    __slots__ = ("cell", "is_done", "parts", "tokens")
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
+        self.is_done = False
         self.parts: list[str] = []
         self.tokens: list[int] = []
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to read."""
+        return self.cell.ready and not self.is_done
 
     def take(self, index: int) -> CompletionOutput:
         """Make an output of what is in the cell, and empty it."""
@@ -30,6 +36,7 @@ class Choice:
         tokens, cell.tokens = cell.tokens, []
         self.parts += parts
         self.tokens += tokens
+        self.is_done = cell.finish_reason is not None
         return CompletionOutput(
             index, self.parts, self.tokens, "".join(parts), cell.finish_reason, cell.stop_reason
         )
@@ -63,7 +70,7 @@ class Stream:
         """
         if self._finished:
             raise StopAsyncIteration
-        await self._read(self._enter_all, lambda: any(choice.cell.ready for choice in self._choices))
+        await self._read(self._enter_all, lambda: any(choice.has_news for choice in self._choices))
         if any(choice.cell.error is not None for choice in self._choices):
             await anyio.lowlevel.checkpoint()  # if the reader is cancelled too, that is what it hears
         return self._take()
@@ -160,7 +167,7 @@ class Stream:
             raise StopAsyncIteration
         answers = tuple(choice.take(index) for index, choice in enumerate(self._choices))
         self._raise_if_failed()
-        self._finished = all(choice.cell.finish_reason is not None for choice in self._choices)
+        self._finished = all(choice.is_done for choice in self._choices)
         first = self._choices[0].cell
         return RequestOutput(f"req-{first.request}", first.prompt, answers, self._finished)
 

@@ -1,0 +1,254 @@
+"""Commands: pause and resume, sleep and wake up, a reset of the prefix cache; and who hears of the cache."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from actorllm import Engine, EngineClosed, Parts, RequestFailed, SamplingParams, UsageError
+from actorllm.actors.worker import Runner
+from actorllm.checkpoint import Checkpoint
+from actorllm.config import EngineConfig
+from actorllm.engine.events import CacheNews
+from actorllm.messages import BlocksRemoved, BlocksStored, CacheCleared, unpack
+from actorllm.model.hash import HashRunner
+
+from .build import config, expected, prompts
+
+pytestmark = pytest.mark.anyio
+
+PROMPTS = prompts(8)
+PARAMS = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+LONG = SamplingParams(max_tokens=130, temperature=0, ignore_eos=True)
+
+
+async def num_steps(engine: Engine) -> int:
+    steps: int = (await engine.statistics())["scheduler"]["num_steps"]
+    return steps
+
+
+async def state(engine: Engine) -> Any:
+    return (await engine.statistics())["scheduler"]["state"]
+
+
+async def several_turns() -> None:
+    """Let everyone in the ring do what there is to do, several times over."""
+    for _ in range(200):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_pause_keeps_the_requests_and_stops_the_steps() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate(PROMPTS[1], LONG)
+        first = await anext(stream)
+        await engine.pause()
+        assert await state(engine) == "paused"
+        before = await num_steps(engine)
+        late = engine.generate(PROMPTS[2], PARAMS)
+        await late.accepted()
+        await several_turns()
+        assert await num_steps(engine) == before
+        await engine.resume()
+        tokens = list(first.token_ids)
+        async for output in stream:
+            tokens = list(output.token_ids)
+        assert tokens == expected(PROMPTS[1], LONG)
+        assert list((await late).token_ids) == expected(PROMPTS[2], PARAMS)
+        assert await state(engine) == "running"
+        await engine.check()
+
+
+async def test_a_paused_engine_still_aborts_and_times_out_and_rests() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate(PROMPTS[1], LONG)
+        await anext(stream)
+        await engine.pause()
+        stream.close()
+        late = await engine.generate(PROMPTS[2], PARAMS, timeout=0.01)
+        assert late.finish_reason == "timeout"
+        await engine.check()
+        await engine.pause()
+        await engine.resume()
+        await engine.resume()
+        assert list((await engine.generate(PROMPTS[2], PARAMS)).token_ids) == expected(PROMPTS[2], PARAMS)
+
+
+async def test_asleep_nothing_is_held_and_awake_the_same_tokens_come() -> None:
+    async with Engine(config()) as engine:
+        streams = [engine.generate(prompt, LONG) for prompt in PROMPTS]
+        for stream in streams:
+            await anext(stream)
+        await engine.sleep()
+        await engine.sleep()
+        statistics = await engine.statistics()
+        assert statistics["scheduler"]["state"] == "asleep"
+        assert statistics["kvpool"]["usage"] == statistics["kvpool"]["num_cached_blocks"] == 0
+        before = await num_steps(engine)
+        await several_turns()
+        assert await num_steps(engine) == before
+        await engine.wake_up()
+        await engine.wake_up()
+        for stream, prompt in zip(streams, PROMPTS, strict=True):
+            assert list((await stream).token_ids) == expected(prompt, LONG)
+        await engine.check()
+
+
+async def test_a_pause_outlasts_a_sleep() -> None:
+    async with Engine(config()) as engine:
+        await engine.pause()
+        await engine.sleep()
+        await engine.wake_up()
+        assert await state(engine) == "paused"
+        await engine.resume()
+        assert (await engine.generate(PROMPTS[0], PARAMS)).finished
+
+
+class Sleepless(HashRunner):
+    """A device that cannot be woken at first: its weights are not to be had."""
+
+    failures = 2
+
+    def command(self, action: str, argument: str) -> None:
+        if action == "wake_up" and self.failures:
+            self.failures -= 1
+            raise FileNotFoundError("the weights are gone")
+        super().command(action, argument)
+
+
+def make_sleepless(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    return Sleepless(config, 4096)
+
+
+async def test_who_cannot_wake_sleeps_on_and_may_try_again() -> None:
+    async with Engine(config(), parts=Parts(open_runner=make_sleepless)) as engine:
+        await engine.sleep()
+        for _ in range(2):
+            with pytest.raises(RequestFailed, match="the weights are gone"):
+                await engine.wake_up()
+            assert await state(engine) == "asleep"
+        await engine.wake_up()
+        assert list((await engine.generate(PROMPTS[0], PARAMS)).token_ids) == expected(PROMPTS[0], PARAMS)
+        await engine.check()
+
+
+async def test_a_profile_needs_a_device_that_is_awake_and_has_kernels() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate(PROMPTS[0], LONG)
+        await anext(stream)
+        with pytest.raises(UsageError, match="the hash model has no kernels"):
+            await engine.start_profile(Path("profile.json"))
+        assert list((await stream).token_ids) == expected(PROMPTS[0], LONG)
+        await engine.sleep()
+        with pytest.raises(UsageError, match="the engine is asleep; wake it up first"):
+            await engine.stop_profile()
+
+
+async def test_after_a_reset_nothing_is_found_that_was_computed_before() -> None:
+    async with Engine(config()) as engine:
+        running = engine.generate(PROMPTS[1], LONG)
+        await anext(running)
+        await engine.generate(PROMPTS[0], PARAMS)
+        await engine.reset_prefix_cache()
+        before = (await engine.statistics())["kvpool"]["hit_tokens"]
+        again = [await engine.generate(PROMPTS[index], PARAMS) for index in (0, 1)]
+        assert (await engine.statistics())["kvpool"]["hit_tokens"] == before
+        for index, output in enumerate(again):
+            assert list(output.token_ids) == expected(PROMPTS[index], PARAMS)
+        await engine.generate(PROMPTS[0], PARAMS)
+        assert (await engine.statistics())["kvpool"]["hit_tokens"] > before
+        assert list((await running).token_ids) == expected(PROMPTS[1], LONG)
+        await engine.check()
+
+
+async def test_commands_wait_for_each_other_and_a_cancelled_one_for_nobody() -> None:
+    async with Engine(config()) as engine:
+        with anyio.move_on_after(0):
+            await engine.pause()
+        async with anyio.create_task_group() as nursery:
+            for _ in range(4):
+                nursery.start_soon(engine.sleep)
+                nursery.start_soon(engine.wake_up)
+        await engine.resume()
+        if await state(engine) == "asleep":
+            await engine.wake_up()
+        assert (await engine.generate(PROMPTS[0], PARAMS)).finished
+        await engine.check()
+
+
+async def test_a_command_ends_with_the_engine() -> None:
+    engine = Engine(config())
+    async with engine:
+        engine.close()
+        with pytest.raises(EngineClosed):
+            await engine.pause()
+    with pytest.raises(EngineClosed):
+        await engine.resume()
+
+
+# -- cache events ---------------------------------------------------------------------------------
+
+
+async def test_a_subscriber_hears_what_is_stored_and_cleared() -> None:
+    news: list[CacheNews] = []
+    async with Engine(config(enable_kv_cache_events=True)) as engine:
+        with engine.cache_events() as events:
+            await engine.generate(PROMPTS[0], PARAMS)
+            await engine.reset_prefix_cache()
+            while not (news and CacheCleared() in news[-1].events):
+                news.append(await anext(events))
+    told = [event for each in news for event in each.events]
+    stored = [event for event in told if isinstance(event, BlocksStored)]
+    tokens = [token for event in stored for token in unpack(event.tokens)]
+    whole = PROMPTS[0] + expected(PROMPTS[0], PARAMS)
+    assert tokens == whole[: (len(whole) - 1) // 16 * 16]
+    assert [each.sequence for each in news] == list(range(len(news)))
+    contents = b"".join(event.contents for event in stored)
+    assert len(contents) == len(tokens)
+    assert stored[0].parent == b""
+    for before, after in pairwise(stored):
+        assert after.parent == before.contents[-16:]
+
+
+async def test_a_slow_subscriber_is_told_how_much_it_lost_and_stops_nobody() -> None:
+    async with Engine(config(enable_kv_cache_events=True, num_gpu_blocks_override=16)) as engine:
+        with engine.cache_events(capacity=2) as slow, engine.cache_events() as quick:
+            for prompt in PROMPTS:
+                output = await engine.generate(prompt, PARAMS)
+                assert list(output.token_ids) == expected(prompt, PARAMS)
+            await engine.reset_prefix_cache()
+            everything = [await anext(quick)]
+            while CacheCleared() not in everything[-1].events:
+                everything.append(await anext(quick))
+            first, second = await anext(slow), await anext(slow)
+            await engine.generate(PROMPTS[0], PARAMS)
+            third = await anext(slow)
+    assert [first, second] == everything[:2]
+    assert third.num_lost == len(everything) - 2 > 0
+    assert third.sequence == len(everything)
+    assert any(isinstance(event, BlocksRemoved) for each in everything for event in each.events)
+
+
+async def test_news_end_with_the_engine() -> None:
+    async with Engine(config(enable_kv_cache_events=True)) as engine:
+        with engine.cache_events() as events:
+            engine.close()
+            assert [each async for each in events] == []
+
+
+async def test_an_engine_that_tells_nothing_says_so() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(UsageError, match="enable_kv_cache_events is False"):
+            engine.cache_events()
+
+
+async def test_requests_share_only_with_those_of_the_same_salt() -> None:
+    async with Engine(config()) as engine:
+        hits = []
+        for salt in ("a", "b", "", "a", "b", ""):
+            output = await engine.generate(PROMPTS[0], PARAMS, cache_salt=salt)
+            assert list(output.token_ids) == expected(PROMPTS[0], PARAMS)
+            hits.append((await engine.statistics())["kvpool"]["hit_tokens"])
+    full = (len(PROMPTS[0]) - 1) // 16 * 16
+    assert hits == [0, 0, 0, full, 2 * full, 3 * full]
