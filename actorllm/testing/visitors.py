@@ -8,7 +8,7 @@ from typing import cast
 
 import trio
 
-from ..engine.cell import Cell
+from ..engine.cell import Bell, Cell
 from ..engine.door import Door
 from ..engine.outputs import RequestOutput
 from ..engine.stream import Stream
@@ -173,10 +173,10 @@ class Entrance:
         self._door = door
         self._visitor = visitor
 
-    async def enter(self, question: Question) -> Cell:
+    async def enter(self, question: Question, bell: Bell | None = None) -> Cell:
         """Wait for a seat."""
         came_at = tick()
-        self._visitor.cell = await self._door.enter(question)
+        self._visitor.cell = await self._door.enter(question, bell)
         if tick() > came_at:
             self._visitor.see("no seat")
         return self._visitor.cell

@@ -12,9 +12,9 @@ import pytest
 from actorllm.actors import serve
 from actorllm.cores.grammar import Grammar
 from actorllm.engine import ring
-from actorllm.engine.cell import Cell
+from actorllm.engine.cell import Bell
 from actorllm.engine.door import Door
-from actorllm.engine.stream import Stream
+from actorllm.engine.stream import Choice, Stream
 from actorllm.testing import seeded
 from actorllm.testing.scenarios import draw, pick
 from actorllm.testing.schedules import FAULTS, schedules
@@ -122,22 +122,22 @@ BUGS = (
         "impatient",
         Stream,
         "close",
-        {"self._door.abandon(self._cell.request)": "pass"},
+        {"self._door.abandon(choice.cell.request)": "pass"},
         caught_by="the engine was not told",
     ),
     Bug(
         "a stream that was closed at the door does not abort",
         "impatient",
         Stream,
-        "_entered",
-        {"self._door.abandon(self._cell.request)": "pass"},
+        "_ask",
+        {"self._door.abandon(cell.request)": "pass"},
         caught_by="the engine was not told",
     ),
     Bug(
         "a stream forgets what came at once",
         "calm",
-        Stream,
-        "_take",
+        Choice,
+        "take",
         {'"".join(parts)': '"".join(parts[-1:])'},
         caught_by="the deltas are not the text",
     ),
@@ -170,14 +170,14 @@ BUGS = (
         "calm",
         Door,
         "close",
-        {"cell.wake()": "pass"},
+        {"cell.bell.ring()": "pass"},
         caught_by="still not idle",
     ),
     Bug(
         "a reader runs in circles",
         "calm",
-        Cell,
-        "wake",
+        Bell,
+        "ring",
         {"self._event = None": "pass"},
         caught_by="still not idle",
     ),
