@@ -95,7 +95,8 @@ async def test_random_models_of_every_family(name: str, mode: str, tmp_path: Pat
     model, prompts, expected = small_reference(name)
     model.save_pretrained(tmp_path)
     save_tokenizer(tmp_path)
-    config = EngineConfig(model=str(tmp_path), **settings(mode, 40, 4, 160))
+    blocks = 14 if model.config.model_type == "mistral" and model.config.sliding_window else 40
+    config = EngineConfig(model=str(tmp_path), **settings(mode, blocks, 4, 160))
     made, statistics = await answers(config, prompts, alone=mode == "alone")
     assert made == expected
     assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight")

@@ -1,3 +1,4 @@
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from transformers import PreTrainedModel
 
 from actorllm.checkpoint import open_checkpoint
 from actorllm.config import EngineConfig
-from actorllm.errors import ConfigError
+from actorllm.errors import ConfigError, UsageError
 from actorllm.messages import Sampling
 from actorllm.model.runner import Runner, open_runner
 
@@ -218,3 +219,45 @@ def test_capacity_comes_from_memory_blocks_and_model(saved: tuple[PreTrainedMode
         open_small(path, max_model_len=257)
     with pytest.raises(ConfigError, match="kv_cache_memory_bytes"):
         open_small(path, kv_cache_memory_bytes=block - 1)
+
+
+@pytest.mark.slow
+@SMALL
+def test_asleep_it_has_neither_weights_nor_cache_and_awake_it_goes_on(
+    saved: tuple[PreTrainedModel, Path],
+) -> None:
+    model, path = saved
+    runner = open_small(path)
+    runner.command("sleep", "")
+    held = [value for value in vars(runner).values() if isinstance(value, torch.Tensor) and value.numel()]
+    assert max(value.numel() for value in held) <= 96 * runner.max_model_len
+    with pytest.raises(AssertionError, match="asleep"):
+        one_token(runner)
+    runner.reset()
+    runner.command("wake_up", "")
+    assert one_token(runner) == generated(model, prompt(9, 1), 1)
+
+
+def one_token(runner: Runner) -> list[int]:
+    driver = Driver(runner, BLOCK_SIZE)
+    driver.add(1, prompt(9, 1))
+    driver.step({1: None})
+    return driver.tokens[1][9:]
+
+
+@pytest.mark.slow
+@SMALL
+def test_a_profile_is_a_trace_of_the_kernels(saved: tuple[PreTrainedModel, Path], tmp_path: Path) -> None:
+    runner = open_small(saved[1])
+    trace = tmp_path / "profile.json"
+    with pytest.raises(UsageError, match="no profile is being taken"):
+        runner.command("stop_profile", "")
+    with pytest.raises(FileNotFoundError):
+        runner.command("start_profile", str(tmp_path / "nowhere" / "profile.json"))
+    runner.command("start_profile", str(trace))
+    with pytest.raises(UsageError, match="taken already"):
+        runner.command("start_profile", str(trace))
+    one_token(runner)
+    runner.command("stop_profile", "")
+    names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
+    assert "aten::linear" in names or "aten::mm" in names or any("mkldnn" in str(name) for name in names)
