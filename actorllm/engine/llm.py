@@ -1,10 +1,11 @@
 """LLM: the engine for programs that are not async. Works in scripts and in notebooks."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -16,6 +17,8 @@ from ..params import SamplingParams
 from .engine import Engine, Prompt
 from .outputs import RequestOutput
 from .stream import Stream
+
+T = TypeVar("T")
 
 
 class LLM:
@@ -86,11 +89,35 @@ class LLM:
         streams = [self.engine.chat(messages, own) for messages, own in zip(many, each, strict=True)]
         return self._wait(streams)
 
+    def reset_prefix_cache(self) -> None:
+        """Reuse nothing that was computed up to now."""
+        self._run(self.engine.reset_prefix_cache)
+
+    def sleep(self) -> None:
+        """Drop the weights and the KV cache until `wake_up`."""
+        self._run(self.engine.sleep)
+
+    def wake_up(self) -> None:
+        """Load the weights again after `sleep`."""
+        self._run(self.engine.wake_up)
+
+    def start_profile(self, path: str | PathLike[str]) -> None:
+        """Profile the device's kernels until `stop_profile`."""
+        self._run(self.engine.start_profile, path)
+
+    def stop_profile(self) -> None:
+        """Write the profile to its path."""
+        self._run(self.engine.stop_profile)
+
     def _wait(self, streams: list[Stream]) -> list[RequestOutput]:
         """The answers; whatever interrupts this thread aborts the requests."""
+        return self._run(_collect, streams)
+
+    def _run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """What the function returns in the engine's event loop; an interrupt here cancels it there."""
         if self._closed:
             raise EngineClosed("this LLM was closed; make another one")
-        future = self._portal.start_task_soon(_collect, streams)
+        future = self._portal.start_task_soon(function, *args)
         try:
             return future.result()
         except BaseException:

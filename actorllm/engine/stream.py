@@ -1,6 +1,7 @@
 """Stream: the answer to one request, as it comes or as a whole."""
 
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -81,8 +82,9 @@ class Stream:
         Raises what the first output would raise.
         """
         if not self._finished:
-            await self._read(self._enter, self._is_accepted)
-            self._raise_if_failed()
+            with suppress(StopAsyncIteration):  # it was closed meanwhile: iteration just ends
+                await self._read(self._enter, self._is_accepted)
+                self._raise_if_failed()
 
     def __await__(self) -> Generator[object, object, RequestOutput]:
         """The whole answer, when it has ended."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorllm import LLM, EngineClosed, InvalidRequest, ModelNotFound, SamplingParams
+from actorllm import LLM, EngineClosed, InvalidRequest, ModelNotFound, SamplingParams, UsageError
 
 from .build import config, expected, prompts
 
@@ -72,6 +72,21 @@ def test_a_program_that_forgets_to_close_it_still_ends() -> None:
 def test_what_is_no_list_of_prompts_is_refused(prompts: Any) -> None:
     with LLM(config()) as llm, pytest.raises(InvalidRequest, match="prompts must be a list, not "):
         llm.generate(prompts)
+
+
+def test_commands_act_on_the_engine() -> None:
+    asked = prompts(3)
+    with LLM(config()) as llm:
+        before = llm.generate(asked, PARAMS)
+        llm.sleep()
+        llm.wake_up()
+        llm.reset_prefix_cache()
+        with pytest.raises(UsageError, match="the hash model has no kernels"):
+            llm.start_profile("profile.json")
+        with pytest.raises(UsageError, match="the hash model has no kernels"):
+            llm.stop_profile()
+        after = llm.generate(asked, PARAMS)
+    assert [each.token_ids for each in before] == [each.token_ids for each in after]
 
 
 def test_a_closed_llm_says_so() -> None:

@@ -263,3 +263,17 @@ async def test_an_idle_engine_wakes_for_mail_alone() -> None:
         await anyio.wait_all_tasks_blocked()
         statistics = trio.lowlevel.current_statistics()
         assert (statistics.tasks_runnable, statistics.seconds_to_next_deadline) == (0, float("inf"))
+
+
+async def test_a_stream_that_is_closed_while_it_waits_for_a_seat_just_ends() -> None:
+    async with Engine(config(max_requests=1)) as engine:
+        first, second = engine.generate(PROMPT, LONG), engine.generate(PROMPT, LONG)
+        await anext(first)
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(second.accepted)
+            while (await engine.statistics())["door"]["num_waiting"] == 0:
+                await anyio.lowlevel.checkpoint()
+            second.close()
+            first.close()
+        assert [output async for output in second] == []
+        await engine.check()
