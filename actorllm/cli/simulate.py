@@ -104,6 +104,7 @@ def _run(
     """These seeds here and now, up to the first that fails."""
     from ..testing import schedules as event_loop
     from ..testing import simulate as synchronous
+    from ..testing.report import SimulationFailed
     from ..testing.scenarios import draw, pick
 
     run_one = event_loop.schedules if schedules else synchronous.simulate
@@ -113,7 +114,7 @@ def _run(
         tally.num_runs += 1
         try:
             report = run_one(seed, drawn, write=typer.echo if trace else None)
-        except synchronous.SimulationFailed as failed:
+        except SimulationFailed as failed:
             tally.failure = str(failed)
             which = "--schedules " if schedules else ""
             tally.replay = f"actorllm simulate {which}--scenario {drawn.name} --seed {seed} --trace"

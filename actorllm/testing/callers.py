@@ -138,14 +138,6 @@ def draw_callers(random: Random, scenario: Scenario) -> list[Caller]:
     return callers
 
 
-def draw_orders(random: Random, scenario: Scenario) -> list[str]:
-    """The commands of a run, one after the other; at their end the engine runs."""
-    orders: list[str] = []
-    while len(orders) < scenario.commands:
-        orders += random.choice(_ORDERS)
-    return orders
-
-
 def _draw_caller(random: Random, scenario: Scenario, stems: list[list[int]]) -> Caller:
     bad = random.random() < scenario.bad
     tokens = _draw_tokens(random, scenario, stems)
@@ -247,14 +239,6 @@ def _conversation(text: str) -> Conversation:
 def _with_prompt(question: Question, tokens: list[int]) -> Question:
     return replace(question, prompt=TokenPrompt(pack(tokens)))
 
-
-_ORDERS = (
-    ("pause", "resume"),
-    ("sleep", "wake_up"),
-    ("reset_prefix_cache",),
-    ("pause", "sleep", "pause", "reset_prefix_cache", "resume", "sleep", "wake_up", "wake_up"),
-    ("start_profile",),
-)
 
 _BAD: tuple[Callable[[Question, Scenario], Question], ...] = (
     lambda question, scenario: _with_prompt(question, []),

@@ -6,9 +6,8 @@ and at the end each caller must have what the HashModel owes to the question alo
 """
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -24,7 +23,6 @@ from ..errors import InvalidRequest
 from ..messages import (
     CacheEvents,
     Cancel,
-    Command,
     CommandDone,
     Generate,
     Job,
@@ -38,8 +36,10 @@ from ..messages import (
     request_id,
 )
 from ..wire.codec import decode, encode
-from .callers import SLOW, VANISHED, Caller, draw_callers, draw_orders
+from .callers import SLOW, VANISHED, Caller, draw_callers
 from .laws import Laws
+from .orders import Orders, draw_orders
+from .report import Report, SimulationFailed
 from .scenarios import Scenario
 from .sightings import Sightings
 from .trace import Trace
@@ -51,6 +51,7 @@ from .virtual import (
     SimulatedRunner,
     VirtualThread,
     draw_weight,
+    echo_lane,
     late_replies,
     open_lanes,
 )
@@ -64,35 +65,6 @@ SLEEPY = 0.001
 
 Change = Callable[[Core[Any, Any]], Core[Any, Any]]
 """Takes an actor's core and returns what is to stand in its place."""
-
-
-class SimulationFailed(AssertionError):
-    """A simulation has found a bug. The text has the seed, what is wrong, and the last messages."""
-
-    def __init__(self, seed: int, scenario: Scenario, problem: str, last: str) -> None:
-        super().__init__(f"seed {seed} of {scenario.name}: {problem}\n{scenario}\n{last}")
-        self.seed = seed
-        self.scenario = scenario
-        self.problem = problem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What happened in a simulation that found nothing wrong.
-
-    `fingerprint` is the same for the same seed, scenario and code; `covered` counts the rare paths that
-    were taken (`sightings.SIGHTINGS`).
-    """
-
-    seed: int
-    scenario: Scenario
-    num_requests: int
-    num_moves: int
-    num_messages: int
-    num_steps: int
-    num_ticks: int
-    fingerprint: str
-    covered: Counter[str]
 
 
 def simulate(
@@ -133,9 +105,7 @@ class _Simulation:
         self.moves = 0
         self.checkpoint = _checkpoint(scenario.config.model)
         self.coming = deque(draw_callers(random, scenario))
-        self.orders = deque(draw_orders(random, scenario))
-        self.command = Command(0, "")
-        self.num_commands = 0
+        self.orders = Orders(draw_orders(random, scenario))
         self.asked: dict[int, Caller] = {}
         self.num_open = 0
         self.num_seats = limits.requests
@@ -143,7 +113,7 @@ class _Simulation:
         self.shutdown_at = random.randrange(2000) if random.random() < scenario.shutdown else None
         lanes = open_lanes(edges, limits, scenario.links, random)
         self.lanes = {(lane.edge.source, lane.edge.target): lane for lane in lanes}
-        self.echoes = {actor: _echo_lane(actor) for actor in ("executor", "scheduler")}
+        self.echoes = {actor: echo_lane(actor) for actor in ("executor", "scheduler")}
         self.runner = SimulatedRunner(scenario, random, self._blame)
         self.device = Device(VirtualThread(self.clock, random, scenario.longest_job), self.runner)
         self.deliver_step = partial(self._send, self.lanes["worker", "worker"])
@@ -235,7 +205,7 @@ class _Simulation:
         if self.coming and self.num_open < self.num_seats:
             options.append(self._enter)
             weights.append(self.enter_weight)
-        if self.orders and not self.command.id:
+        if self.orders.ready:
             options.append(self._order)
             weights.append(self.order_weight)
         due = self.clock.next
@@ -363,27 +333,13 @@ class _Simulation:
             self.patience.sort()
 
     def _order(self) -> None:
-        """The next command; the one before it is done."""
-        self.num_commands += 1
-        self.command = Command(self.num_commands, self.orders.popleft(), "profile.json")
-        self._send(self.lanes["caller", "frontend"], self.command)
-
-    def _command_done(self, done: CommandDone) -> None:
-        """One that failed but must not is given again."""
-        action, fault = self.command.action, done.fault
-        assert done.id == self.command.id, f"command {done.id} is done, but {self.command.id} is open"
-        self.command = Command(0, "")
-        if fault is not None:
-            fine = action.endswith("profile") or fault.message.endswith("was made to raise")
-            assert fine, f"{action} failed: {fault}"
-            if action == "wake_up":
-                self.orders.appendleft(action)
+        self._send(self.lanes["caller", "frontend"], self.orders.give())
 
     def _give(self, message: ToCaller) -> None:
         if isinstance(message, CacheEvents):
             return
         if isinstance(message, CommandDone):
-            self._command_done(message)
+            self.orders.done(message)
             return
         caller = self.asked[message.request]
         if caller.put(message):
@@ -421,12 +377,6 @@ class _Simulation:
         assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
         self.sightings.see("step raised after its effect", self.runner.num_raised_late)
         self.sightings.see("never read", sum(each.reading == VANISHED for each in self.asked.values()))
-
-
-def _echo_lane(actor: str) -> Lane:
-    """Where late replies come from; no window counts them."""
-    most = 2**31
-    return Lane(Edge("echo", actor, (), lambda limits: most), most, slow=False, weight=1.0)
 
 
 @cache

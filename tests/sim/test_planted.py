@@ -9,8 +9,9 @@ import pytest
 from actorllm.cores.grammar import Grammar
 from actorllm.engine.topology import EDGES, Edge
 from actorllm.messages import FromGrammar
+from actorllm.testing.report import SimulationFailed
 from actorllm.testing.scenarios import draw, pick
-from actorllm.testing.simulate import Change, SimulationFailed, simulate
+from actorllm.testing.simulate import Change, simulate
 
 from .planted import BUGS, Bug
 

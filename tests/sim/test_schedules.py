@@ -16,9 +16,9 @@ from actorllm.engine.cell import Bell
 from actorllm.engine.door import Door
 from actorllm.engine.stream import Choice, Stream
 from actorllm.testing import seeded
+from actorllm.testing.report import SimulationFailed
 from actorllm.testing.scenarios import draw, pick
 from actorllm.testing.schedules import FAULTS, schedules
-from actorllm.testing.simulate import SimulationFailed
 from actorllm.wire.frames import FrameReader
 from actorllm.wire.link import Link
 
