@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import assert_never
 
 from ..messages import (
@@ -139,33 +140,34 @@ class KVPool:
         assert message.epoch == self._epoch, "a Reserve of another epoch"
         wants = self._absorb(message)
         walk = Walk(message.token_budget, may_wait=not message.nothing_in_flight)
-        self._serve_running(wants, walk)
-        if not walk.preempted:
-            for index in range(wants.num_running, len(wants.requests)):
-                if walk.budget <= 0 or not self._admit(index, wants, walk):
-                    break
+        if not self._serve_all(wants, walk):
+            self._serve_in_order(wants, walk)
+        walk.is_full = bool(walk.preempted) or not self._serve_waiting(wants, walk)
         return walk.message(message.step, message.epoch)
 
     def _absorb(self, message: Reserve) -> Wants:
         requests, known = unpack_ids(message.requests), self._tables
-        tables: list[Table] = []
         for keyed in message.keys:
             known[keyed.request] = self._open_table(keyed.key)
-        tokens, at = unpack(message.tokens), 0
-        for request, computed, count in zip(
-            requests, unpack(message.num_computed), unpack(message.num_tokens), strict=True
-        ):
-            table = known.get(request)
-            if table is None:
-                table = known[request] = self._open_table()
-            if count:
-                table.tokens += tokens[at : at + count]
-                at += count
-            if computed >= table.next_full:
-                self._advance(table, computed)
-            tables.append(table)
+        for request in requests[message.num_running :]:
+            if request not in known:
+                known[request] = self._open_table()
+        tables = [known[request] for request in requests]
+        self._hear(tables, message)
         scheduled, debts = unpack(message.num_scheduled), unpack(message.debts)
         return Wants(requests, tables, scheduled, debts, message.num_running)
+
+    def _hear(self, tables: list[Table], message: Reserve | Release) -> None:
+        """Take in the newly confirmed tokens of these requests, and what is computed of them."""
+        news = iter(unpack(message.tokens))
+        counts, computed = unpack(message.num_tokens), unpack(message.num_computed)
+        for table, count, done in zip(tables, counts, computed, strict=True):
+            if count == 1:
+                table.tokens.append(next(news))
+            elif count:
+                table.tokens += islice(news, count)
+            if done >= table.next_full:
+                self._advance(table, done)
 
     def _open_table(self, key: CacheKey | None = None) -> Table:
         return Table([[] for _ in self._groups.windows], key, next_full=self._block_size)
@@ -205,14 +207,9 @@ class KVPool:
             self._blocks.free(fallen)
 
     def _release(self, message: Release) -> None:
-        tokens, at = unpack(message.tokens), 0
-        columns = map(unpack, (message.num_computed, message.num_tokens))
-        for request, computed, count in zip(unpack_ids(message.requests), *columns, strict=True):
-            table = self._tables.pop(request)
-            table.tokens += tokens[at : at + count]
-            at += count
-            if computed >= table.next_full:
-                self._advance(table, computed)
+        tables = [self._tables.pop(request) for request in unpack_ids(message.requests)]
+        self._hear(tables, message)
+        for table in tables:
             self._give_up(table)
 
     def _reset_prefix_cache(self) -> None:
@@ -230,32 +227,49 @@ class KVPool:
 
     # -- the walk ---------------------------------------------------------------------------------
 
-    def _serve_running(self, wants: Wants, walk: Walk) -> None:
+    def _serve_all(self, wants: Wants, walk: Walk) -> bool:
+        """Grant the running all that they want, if there is enough of everything; whether there is."""
+        end = wants.num_running
+        requests, debts = wants.requests[:end], wants.debts[:end]
+        if sum(debts) > walk.budget or max(debts, default=0) > self._max_chunk:
+            return False
+        columns = zip(wants.tables, wants.num_scheduled, debts, strict=False)
+        lacking = [index for index, (table, begin, debt) in enumerate(columns) if begin + debt > table.room]
+        if not self._suffice(wants, lacking):
+            return False
+        walk.grant_all(requests, debts)
+        for index in lacking:
+            begin, table = wants.num_scheduled[index], wants.tables[index]
+            walk.num_blocks[index] = self._extend(requests[index], table, begin, debts[index], walk)
+        return True
+
+    def _suffice(self, wants: Wants, lacking: list[int]) -> bool:
+        """Whether there are free blocks for all that these, who lack some, want."""
+        num_blocks = 0
+        for index in lacking:
+            end = wants.num_scheduled[index] + wants.debts[index]
+            num_blocks += self._groups.num_blocks(end - wants.tables[index].room)
+        return num_blocks * len(self._groups) <= self._blocks.num_free
+
+    def _serve_in_order(self, wants: Wants, walk: Walk) -> None:
         """Grant to the running in their order; for the first token of one, the last ones give blocks up."""
-        index, end, budget = 0, wants.num_running, walk.budget
+        index, end = 0, wants.num_running
         requests, tables, scheduled, debts = wants.requests, wants.tables, wants.num_scheduled, wants.debts
-        while index < end and budget > 0:
-            table, begin, count = tables[index], scheduled[index], debts[index]
-            if count > budget:
-                count = budget
-            if count > self._max_chunk:
-                count = self._max_chunk
+        while index < end and walk.budget > 0:
+            table, begin = tables[index], scheduled[index]
+            count = min(debts[index], walk.budget, self._max_chunk)
             if begin + count > table.room:
                 while end > index + 1 and self._room(table) <= begin:
                     end -= 1
                     self._preempt(requests[end], walk)
                 count = min(count, self._room(table) - begin)
             if count > 0:
-                num_blocks = self._extend(requests[index], table, begin, count, walk)
-                walk.requests.append(requests[index])
-                walk.num_cached.append(0)
-                walk.num_tokens.append(count)
-                walk.num_blocks.append(num_blocks)
-                budget -= count
+                walk.grant(
+                    requests[index], 0, count, self._extend(requests[index], table, begin, count, walk)
+                )
             elif walk.must_decide:
                 walk.refused.append(requests[index])
             index += 1
-        walk.budget = budget
 
     def _room(self, table: Table) -> int:
         """Tokens that fit into its blocks and all free ones."""
@@ -266,7 +280,7 @@ class KVPool:
         end = begin + count
         if end <= table.room:
             return 0
-        fresh = self._groups.num_blocks(end) - len(table.blocks[0])
+        fresh = self._groups.num_blocks(end - table.room)
         for blocks in table.blocks:
             new = self._blocks.allocate(fresh)
             blocks += new
@@ -280,6 +294,15 @@ class KVPool:
         self._give_up(self._tables[request])
         walk.preempted.append(request)
         self._num_preempted += 1
+
+    def _serve_waiting(self, wants: Wants, walk: Walk) -> bool:
+        """Let the waiting in, in their order, until the budget ends or one does not fit: then False."""
+        for index in range(wants.num_running, len(wants.requests)):
+            if walk.budget <= 0:
+                break
+            if not self._admit(index, wants, walk):
+                return False
+        return True
 
     def _admit(self, index: int, wants: Wants, walk: Walk) -> bool:
         """Let a waiting request in, if its whole prompt fits; False stops those behind it."""

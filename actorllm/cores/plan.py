@@ -1,44 +1,34 @@
-"""What the Scheduler writes down of a step on its way, and of a turn's words."""
+"""What the Scheduler writes down: a step on its way, what a turn has to say, what requests want."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, compress
 
-from ..messages import Ending, FromScheduler, Keyed, NewRow, Release, Reserve, RunStep, Tokens, pack, pack_ids
+from ..messages import (
+    Ending,
+    FromScheduler,
+    Keyed,
+    Release,
+    Reserve,
+    Reserved,
+    Tokens,
+    pack,
+    pack_ids,
+    unpack,
+    unpack_ids,
+)
 from .requests import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One request in a step that is on its way; `life` is the request's when the step was sent."""
-
-    request: Request
-    num_tokens: int
-    samples: bool
-    life: int
-
-
-@dataclass(slots=True)
 class Step:
-    """A step to be sent: its rows, the rows that are new to the workers, and the blocks of each."""
+    """A step on its way. Parallel columns, one entry a row; `lives` are the requests' when it was sent."""
 
-    rows: list[Row] = field(default_factory=list)
-    new: list[NewRow] = field(default_factory=list)
-    num_blocks: list[int] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-
-    def message(self, step: int, epoch: int, leaving: Iterable[int]) -> RunStep:
-        """The step as it is said."""
-        return RunStep(
-            step,
-            epoch,
-            tuple(self.new),
-            pack_ids(row.request.id for row in self.rows),
-            pack(row.num_tokens for row in self.rows),
-            bytes(row.samples for row in self.rows),
-            pack(self.num_blocks),
-            pack(self.blocks),
-            pack_ids(leaving),
-        )
+    number: int
+    requests: Sequence[Request] = ()
+    num_tokens: Sequence[int] = ()
+    samples: Sequence[bool] = ()
+    lives: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -75,26 +65,76 @@ class Said:
         )
 
 
-def reserve(
-    step: int, epoch: int, budget: int, running: list[Request], offered: list[Request], in_flight: bool
-) -> Reserve:
-    """The question to the pool; it also tells it the tokens that it has not heard of."""
-    wants = running + offered
-    news = [request.tokens[request.num_told :] for request in wants]
-    keys = tuple(Keyed(each.id, each.key) for each in offered if each.key is not None and not each.num_told)
-    for request in wants:
-        request.num_told = len(request.tokens)
-    return Reserve(
-        step,
-        epoch,
-        budget,
-        len(running),
-        not in_flight,
-        pack_ids(request.id for request in wants),
-        pack(request.num_computed for request in wants),
-        pack(request.num_scheduled for request in wants),
-        pack(request.debt for request in wants),
-        pack(map(len, news)),
-        pack(token for new in news for token in new),
-        keys,
+@dataclass(slots=True)
+class Wants:
+    """What requests want to compute, as the columns of a Reserve."""
+
+    requests: list[int] = field(default_factory=list)
+    num_computed: list[int] = field(default_factory=list)
+    num_scheduled: list[int] = field(default_factory=list)
+    debts: list[int] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    keys: list[Keyed] = field(default_factory=list)
+
+    def add(self, requests: Iterable[Request], max_chunk: int) -> int:
+        """Add those that have a debt, and what the pool has not heard of them. One pass over all that run:
+        it is most of what a turn costs.
+
+        A debt is the tokens that could be computed now: known ones and placeholders, none beyond `max_len`.
+        Returns how many tokens that is, if each gets `max_chunk` at most.
+        """
+        ids, computed, scheduled = self.requests, self.num_computed, self.num_scheduled
+        debts, counts, tokens, total = self.debts, self.num_tokens, self.tokens, 0
+        for request in requests:
+            known, told, begin = request.tokens, request.num_told, request.num_scheduled
+            length = len(known)
+            end = length + request.num_pending
+            debt = end - begin
+            if debt <= 0 or end >= request.max_len:
+                continue
+            ids.append(request.id)
+            computed.append(request.num_computed)
+            scheduled.append(begin)
+            debts.append(debt)
+            counts.append(length - told)
+            total += debt if debt < max_chunk else max_chunk
+            if told < length:
+                if not told and request.key is not None:
+                    self.keys.append(Keyed(request.id, request.key))
+                tokens += known[told:]
+                request.num_told = length
+        return total
+
+    def message(self, step: int, epoch: int, budget: int, num_running: int, in_flight: bool) -> Reserve:
+        """The question to the pool."""
+        return Reserve(
+            step,
+            epoch,
+            budget,
+            num_running,
+            not in_flight,
+            pack_ids(self.requests),
+            pack(self.num_computed),
+            pack(self.num_scheduled),
+            pack(self.debts),
+            pack(self.num_tokens),
+            pack(self.tokens),
+            tuple(self.keys),
+        )
+
+
+def without(message: Reserved, gone: Container[int]) -> Reserved:
+    """The answer of the pool without what it grants to these requests."""
+    ids, counts, blocks = unpack_ids(message.requests), unpack(message.num_blocks), unpack(message.blocks)
+    stays = [id_ not in gone for id_ in ids]
+    ends = list(accumulate(counts))
+    kept = [blocks[end - count : end] for end, count in compress(zip(ends, counts, strict=True), stays)]
+    return replace(
+        message,
+        requests=pack_ids(compress(ids, stays)),
+        num_cached=pack(compress(unpack(message.num_cached), stays)),
+        num_tokens=pack(compress(unpack(message.num_tokens), stays)),
+        num_blocks=pack(compress(counts, stays)),
+        blocks=pack(chain.from_iterable(kept)),
     )

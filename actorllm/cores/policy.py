@@ -43,6 +43,9 @@ class Policy(ABC):
     shares_seats = False
     """Whether a group without a running request may take a seat from a group that has several."""
 
+    is_static = False
+    """Whether there are no levels, so that the order never changes; then each token served is not told."""
+
     @abstractmethod
     def key(self, request: Rankable, /) -> tuple[float, ...]:
         """A smaller key is served first; the largest among the running is preempted first.
@@ -75,6 +78,8 @@ class Policy(ABC):
 class Fcfs(Policy):
     """First come, first served."""
 
+    is_static = True
+
     def key(self, request: Rankable) -> tuple[float, ...]:
         """All are equal."""
         return ()
@@ -83,6 +88,8 @@ class Fcfs(Policy):
 class Priority(Policy):
     """Lower priorities first, then the order of arrival; the highest value is preempted first."""
 
+    is_static = True
+
     def key(self, request: Rankable) -> tuple[float, ...]:
         """The caller's priority."""
         return (request.priority,)
@@ -90,6 +97,8 @@ class Priority(Policy):
 
 class Deadline(Policy):
     """Earliest deadline first, then the order of arrival; requests without a timeout come last."""
+
+    is_static = True
 
     def key(self, request: Rankable) -> tuple[float, ...]:
         """The time when it is due."""

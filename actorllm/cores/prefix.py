@@ -118,10 +118,9 @@ def extend(
     parent = contents[-1] if contents else root(key)
     for index in range(len(contents), len(tokens) // block_size):
         begin = index * block_size
-        chain = hashlib.blake2b(parent, digest_size=16)
-        chain.update(pack(tokens[begin : begin + block_size]))
+        text = parent + pack(tokens[begin : begin + block_size])
         for media in key.media if key is not None else ():
             if media.offset < begin + block_size and begin < media.offset + media.length:
-                chain.update(media.digest + pack([begin - media.offset]))
-        parent = chain.digest()
+                text += media.digest + pack([begin - media.offset])
+        parent = hashlib.blake2b(text, digest_size=16).digest()
         contents.append(parent)

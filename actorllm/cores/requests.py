@@ -27,6 +27,7 @@ class Status(Enum):
 class Request:
     """The authoritative record: every token that was ever emitted is in `tokens`.
 
+    It ends with a token that is among `stops`, or when it has `max_len` tokens with the prompt.
     `num_scheduled` moves when a step is sent, `num_computed` when it is done; `num_pending` samples and
     `steps_out` steps are on their way. `num_told` tokens are known to the pool. `life` counts
     preemptions: the result of a step of an earlier life brings its token, but no computed KV. `verdict`
@@ -38,8 +39,9 @@ class Request:
     num_prompt: int
     sampling: Sampling
     limits: Limits
-    max_tokens: int
+    max_len: int
     arrival: int
+    stops: frozenset[int] = frozenset()
     terms: Terms = Terms()
     key: CacheKey | None = None
     status: Status = Status.WAITING
@@ -72,13 +74,6 @@ class Request:
         return len(self.tokens) - self.num_prompt
 
     @property
-    def debt(self) -> int:
-        """Tokens that could be computed now: known ones and placeholders, none beyond `max_tokens`."""
-        if self.num_output + self.num_pending >= self.max_tokens:
-            return 0
-        return len(self.tokens) + self.num_pending - self.num_scheduled
-
-    @property
     def ready(self) -> bool:
         """Whether it may be planned: after a preemption, only when every step that carried it is back."""
         return self.num_scheduled > 0 or self.steps_out == 0
@@ -101,7 +96,7 @@ class Request:
         assert self.num_computed <= self.num_scheduled <= len(self.tokens) + self.num_pending
         assert self.num_told <= len(self.tokens)
         assert self.num_pending <= self.steps_out
-        assert self.num_output + self.num_pending <= self.max_tokens
+        assert len(self.tokens) + self.num_pending <= self.max_len
         if self.status is not Status.RUNNING:
             assert self.num_scheduled == 0
             assert not self.in_batch

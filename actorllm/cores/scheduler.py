@@ -4,13 +4,13 @@ There is no prefill phase and no decode phase. Every request has a debt, and a s
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from ..messages import (
     Abort,
     Command,
-    Fault,
     FromScheduler,
     GrammarReady,
     NewRow,
@@ -27,12 +27,13 @@ from ..messages import (
     Submit,
     ToScheduler,
     pack,
+    pack_ids,
     unpack,
     unpack_ids,
 )
 from .admission import Admission
 from .gate import Gate
-from .plan import Row, Said, Step, reserve
+from .plan import Said, Step, Wants, without
 from .policy import Policy
 from .requests import Request, Status
 from .table import Table
@@ -40,6 +41,9 @@ from .table import Table
 OFFER = 8
 """A turn offers waiting requests until it has told the pool so many times the step's budget of tokens:
 more than a step takes, since prefixes may be cached, and little enough that the turn stays short."""
+
+NOTHING = Reserved(0, 0, b"", b"", b"", b"", b"")
+"""What an empty step is granted."""
 
 CRASHES = 2
 """After so many steps that crashed with it, a request must show alone that it is not the one."""
@@ -85,18 +89,19 @@ class Scheduler:
 
         `step_window` bounds the steps whose text the front end has not yet confirmed (`Seen`).
         """
-        self._eos = eos_token_ids
         self._max_num_seqs = max_num_seqs
         self._budget = max_num_batched_tokens
         self._max_in_flight = steps_in_flight
         self._max_chunk = max_chunk or max_num_batched_tokens
         self._window = step_window
         self._shares_seats = policy.shares_seats
-        self._table = Table(policy, Admission(max_num_queued_reqs, max_num_queued_tokens))
+        admission = Admission(max_num_queued_reqs, max_num_queued_tokens)
+        self._table = Table(policy, admission, eos_token_ids)
         self._gate = Gate()
         self._resets_owed = 0
         self._offered: list[Request] = []
-        self._in_flight: deque[tuple[int, list[Row]]] = deque()
+        self._max_offered = max_num_seqs
+        self._in_flight: deque[Step] = deque()
         self._unseen: deque[int] = deque()
         self._reserving = False
         self._changed = False
@@ -174,9 +179,9 @@ class Scheduler:
         assert len(self._table.running) <= self._max_num_seqs
         assert len(self._in_flight) <= self._max_in_flight
         out: dict[int, int] = {}
-        for _, rows in self._in_flight:
-            for row in rows:
-                out[id(row.request)] = out.get(id(row.request), 0) + 1
+        for step in self._in_flight:
+            for request in step.requests:
+                out[id(request)] = out.get(id(request), 0) + 1
         for request in self._table.requests.values():
             assert out.get(id(request), 0) == request.steps_out, "steps on their way are miscounted"
 
@@ -218,20 +223,21 @@ class Scheduler:
         What it refuses now it would refuse again: the next question waits until something has changed.
         """
         self._changed = False
-        self._table.running.sort(key=self._table.order)
-        running = [request for request in self._table.running if request.debt > 0]
-        left = self._budget - sum(min(request.debt, self._max_chunk) for request in running)
-        if self._table.suspects:
-            self._offered = self._table.offer_suspect()
-        else:
-            seats = self._max_num_seqs - len(self._table.running)
-            self._offered = self._table.offer(seats, OFFER * self._budget) if left > 0 else []
-        if not running and not self._offered:
+        table, wants = self._table, Wants()
+        table.put_in_order()
+        left = self._budget - wants.add(table.running, self._max_chunk)
+        num_running = len(wants.requests)
+        if table.suspects:
+            self._offered = table.offer_suspect()
+        elif left > 0:
+            seats = self._max_num_seqs - len(table.running)
+            self._offered = table.offer(min(seats, self._max_offered), OFFER * self._budget)
+        wants.add(self._offered, self._max_chunk)
+        if not wants.requests:
             return None
         self._step += 1
         self._reserving = True
-        in_flight = bool(self._in_flight)
-        return reserve(self._step, self._epoch, self._budget, running, self._offered, in_flight)
+        return wants.message(self._step, self._epoch, self._budget, num_running, bool(self._in_flight))
 
     def _flush(self) -> RunStep | None:
         """With nobody there and nothing on its way: an empty step, so that the workers forget who ended."""
@@ -239,108 +245,96 @@ class Scheduler:
         if busy or not self._table.leaving:
             return None
         self._step += 1
-        return self._run(self._step, Step())
+        return self._run(Step(self._step))
 
     def _reserved(self, message: Reserved) -> None:
         self._reserving = False
         if message.epoch == self._epoch:
             self._changed |= bool(message.requests or message.preempted or message.refused)
-            for id_ in unpack_ids(message.preempted):
-                self._preempt(id_)
-            for id_ in unpack_ids(message.refused):
-                self._refuse(id_)
-            self._grant(message)
+            self._table.preempt(unpack_ids(message.preempted))
+            self._table.refuse(unpack_ids(message.refused))
+            self._offer_more_or_less(self._grant(message), message.is_full)
         for request in self._offered:
             if request.status is Status.OFFERED:
                 self._table.wait_again(request)
         self._offered = []
 
-    def _refuse(self, id_: int) -> None:
-        request = self._table.requests.get(id_)
-        if request is not None:
-            fault = Fault("RequestFailed", "the KV cache is too small for this request alone")
-            self._table.end(request, "error", fault=fault)
+    def _offer_more_or_less(self, num_joined: int, is_full: bool) -> None:
+        """While blocks are short, offer no more than twice as many as were let in, but always the first."""
+        most = 2 * (num_joined if is_full else self._max_offered)
+        self._max_offered = min(max(most, 1), self._max_num_seqs)
 
-    def _preempt(self, id_: int) -> None:
-        request = self._table.requests.get(id_)
-        if request is not None:
-            self._table.send_back(request)
-
-    def _grant(self, message: Reserved) -> None:
-        """Make a step of the grants; those whose request has ended meanwhile are skipped."""
-        step = Step()
-        blocks, at = unpack(message.blocks), 0
-        columns = (message.num_cached, message.num_tokens, message.num_blocks)
-        for id_, cached, count, num_blocks in zip(
-            unpack_ids(message.requests), *map(unpack, columns), strict=True
-        ):
-            granted = blocks[at : at + num_blocks]
-            at += num_blocks
-            request = self._table.requests.get(id_)
-            if request is None:
-                continue
+    def _grant(self, message: Reserved) -> int:
+        """Make a step of the grants, but for those whose request has ended meanwhile; how many joined."""
+        known, ids = self._table.requests, unpack_ids(message.requests)
+        gone = [id_ for id_ in ids if id_ not in known]
+        if gone:
+            message = without(message, gone)
+            ids = unpack_ids(message.requests)
+        if not ids:
+            return 0
+        requests, num_tokens = [known[id_] for id_ in ids], unpack(message.num_tokens)
+        new: list[NewRow] = []
+        samples: list[bool] = []
+        for request, cached, count in zip(requests, unpack(message.num_cached), num_tokens, strict=True):
             if not request.in_batch:
-                request.num_scheduled = request.num_computed = cached
-                step.new.append(self._join(request))
-            step.rows.append(self._schedule(request, count))
-            step.num_blocks.append(num_blocks)
-            step.blocks += granted
-        if step.rows:
-            self._table.said.others.append(self._run(message.step, step))
+                new.append(self._join(request, cached))
+            request.num_scheduled += count
+            request.steps_out += 1
+            is_last = request.num_scheduled == len(request.tokens) + request.num_pending
+            request.num_pending += is_last
+            samples.append(is_last)
+        step = Step(message.step, requests, num_tokens, samples, [request.life for request in requests])
+        self._table.said.others.append(self._run(step, message, new))
+        return len(new)
 
-    def _join(self, request: Request) -> NewRow:
+    def _join(self, request: Request, num_cached: int) -> NewRow:
+        request.num_scheduled = request.num_computed = num_cached
         self._table.join(request)
-        return NewRow(request.id, pack(request.tokens), request.num_computed, request.sampling)
+        return NewRow(request.id, pack(request.tokens), num_cached, request.sampling)
 
-    def _schedule(self, request: Request, count: int) -> Row:
-        request.num_scheduled += count
-        request.steps_out += 1
-        samples = request.num_scheduled == len(request.tokens) + request.num_pending
-        request.num_pending += samples
-        return Row(request, count, samples, request.life)
-
-    def _run(self, number: int, step: Step) -> RunStep:
+    def _run(self, step: Step, granted: Reserved = NOTHING, new: Sequence[NewRow] = ()) -> RunStep:
+        """The step as it is said; its columns are those of the grant."""
         leaving, self._table.leaving = self._table.leaving, []
-        self._in_flight.append((number, step.rows))
+        self._in_flight.append(step)
         self._steps += 1
-        return step.message(number, self._epoch, leaving)
+        return RunStep(
+            step.number,
+            self._epoch,
+            tuple(new),
+            granted.requests,
+            granted.num_tokens,
+            bytes(step.samples),
+            granted.num_blocks,
+            granted.blocks,
+            pack_ids(leaving),
+        )
 
     # -- steps come back --------------------------------------------------------------------------
 
     def _step_is_done(self, message: StepDone) -> None:
-        step, rows = self._in_flight.popleft()
-        assert step == message.step, f"step {message.step} is done before step {step}"
-        self._step_done = step
+        step = self._in_flight.popleft()
+        assert step.number == message.step, f"step {message.step} is done before step {step.number}"
+        self._step_done = step.number
         self._command_answered()
-        tokens = unpack(message.tokens)
-        assert len(tokens) == sum(row.samples for row in rows), "tokens and sampling rows differ in number"
+        tokens, late = unpack(message.tokens), 0
+        assert len(tokens) == sum(step.samples), "tokens and sampling rows differ in number"
         sampled = iter(tokens)
-        for row in rows:
-            self._computed += row.num_tokens
-            token = next(sampled) if row.samples else None
-            request = row.request
+        for request, count, samples, life in zip(
+            step.requests, step.num_tokens, step.samples, step.lives, strict=True
+        ):
+            token = next(sampled) if samples else None
             if request.status is Status.ENDED:
-                self._late += token is not None
+                late += samples
                 continue
             request.steps_out -= 1
-            if row.life == request.life:
-                request.num_computed += row.num_tokens
+            if life == request.life:
+                request.num_computed += count
             if token is not None:
-                request.num_pending -= 1
-                self._accept(request, token)
-
-    def _accept(self, request: Request, token: int) -> None:
-        """A token is final: tell it, and end the request if it says so."""
-        self._generated += 1
-        self._table.accept(request, token)
-        if token in self._eos and not request.limits.ignore_eos:
-            self._table.end(request, "stop")
-        elif token in request.limits.stop_token_ids:
-            self._table.end(request, "stop", stop_token=token)
-        elif request.num_output >= request.max_tokens:
-            self._table.end(request, "length")
-        else:
-            self._table.acquit(request)
+                self._table.accept(request, token)
+        self._computed += sum(step.num_tokens)
+        self._generated += len(tokens) - late
+        self._late += late
 
     def _step_has_failed(self, message: StepFailed) -> None:
         """Plan everyone again from their tokens; who was alone in the step is the guilty one.
@@ -349,8 +343,13 @@ class Scheduler:
         alone until it is a token past that point, so that the next crash names the guilty one.
         """
         self._failed += 1
-        present = [row.request for step, rows in self._in_flight if step == message.step for row in rows]
-        present = [request for request in present if request.status is not Status.ENDED]
+        present = [
+            request
+            for step in self._in_flight
+            if step.number == message.step
+            for request in step.requests
+            if request.status is not Status.ENDED
+        ]
         self._end_epoch()
         if self._gate.is_waiting:
             self._table.said.others.append(self._gate.finish(message.fault))
@@ -387,7 +386,7 @@ class Scheduler:
             self._resets_owed += 1
         if begun.runs:
             self._step += 1
-            self._in_flight.append((self._step, []))
+            self._in_flight.append(Step(self._step))
             command = begun.command
             said.append(RunCommand(self._step, self._epoch, command.action, command.argument))
 

@@ -1,5 +1,7 @@
 """The Scheduler's table: who is known, where each request stands, and how each one ends."""
 
+from bisect import insort
+from collections.abc import Iterable
 from typing import assert_never
 
 from ..messages import Abort, Compile, Drop, Ending, Fault, GrammarReady, Submit, unpack
@@ -16,8 +18,9 @@ class Table:
     `said` collects what the places have to say; `leaving` the rows that the workers are to forget.
     """
 
-    def __init__(self, policy: Policy, admission: Admission) -> None:
+    def __init__(self, policy: Policy, admission: Admission, eos_token_ids: frozenset[int]) -> None:
         self._policy = policy
+        self._eos = eos_token_ids
         self._arrived: list[Request] = []
         self._arrivals = 0
         self.admission = admission
@@ -60,6 +63,11 @@ class Table:
         """Where it stands among the running: the last is preempted first."""
         return (self._policy.level(self._policy.group(request)), *self._policy.key(request), request.arrival)
 
+    def put_in_order(self) -> None:
+        """Let the running stand in the policy's order; one that joins is put into its place."""
+        if not self._policy.is_static:
+            self.running.sort(key=self.order)
+
     def join(self, request: Request) -> None:
         """It runs now."""
         if not request.has_run:
@@ -68,7 +76,7 @@ class Table:
             self._policy.serve(request, request.num_prompt)
         request.status = Status.RUNNING
         request.in_batch = True
-        self.running.append(request)
+        insort(self.running, request, key=self.order)
 
     def offer(self, seats: int, most_tokens: int) -> list[Request]:
         """Take the first of the waiting: no more than there are seats, and than so many tokens."""
@@ -91,6 +99,19 @@ class Table:
             return []
         suspect.status = Status.OFFERED
         return [suspect]
+
+    def preempt(self, requests: Iterable[int]) -> None:
+        """The pool has taken the blocks of these; some may have ended meanwhile."""
+        for request in requests:
+            if request in self.requests:
+                self.send_back(self.requests[request])
+
+    def refuse(self, requests: Iterable[int]) -> None:
+        """The pool will never have room for these; some may have ended meanwhile."""
+        fault = Fault("RequestFailed", "the KV cache is too small for this request alone")
+        for request in requests:
+            if request in self.requests:
+                self.end(self.requests[request], "error", fault=fault)
 
     def send_back(self, request: Request) -> None:
         """It runs no more: its KV is forgotten, and it waits where it belongs."""
@@ -125,11 +146,6 @@ class Table:
         if request not in self.suspects:
             self.suspects.append(request)
 
-    def acquit(self, request: Request) -> None:
-        """One on probation that got past the point of the crash is a suspect no more."""
-        if request in self.suspects and not request.on_probation:
-            self.suspects.remove(request)
-
     def clear_the_stage(self) -> None:
         """Before a suspect runs: those that run wait until all suspects have done so alone."""
         for request in [each for each in self.running if each is not self.suspects[0]]:
@@ -137,11 +153,17 @@ class Table:
             self.said.released.append(request)
 
     def accept(self, request: Request, token: int) -> None:
-        """A token is final: keep it and tell it."""
+        """A token is final: keep it and tell it, and end the request if it is its last."""
+        request.num_pending -= 1
         request.tokens.append(token)
-        self._policy.serve(request, 1)
         self.said.requests.append(request.id)
         self.said.tokens.append(token)
+        if not self._policy.is_static:
+            self._policy.serve(request, 1)
+        if token in request.stops or len(request.tokens) >= request.max_len:
+            self._end_with(request, token)
+        elif self.suspects:
+            self._acquit(request)
 
     def share_seats(self) -> None:
         """Send back the last of the running, if its group has several seats and one waits whose has none."""
@@ -202,8 +224,9 @@ class Table:
             len(tokens),
             message.sampling,
             limits,
-            limits.max_tokens,
+            len(tokens) + limits.max_tokens,
             self._arrivals,
+            frozenset(limits.stop_token_ids).union(() if limits.ignore_eos else self._eos),
             message.terms,
             message.key,
             Status.ARRIVED,
@@ -242,6 +265,20 @@ class Table:
             request.verdict = reason
         else:
             self.end(request, reason)
+
+    def _end_with(self, request: Request, token: int) -> None:
+        """End it, since this is its last token."""
+        if token in self._eos and not request.limits.ignore_eos:
+            self.end(request, "stop")
+        elif token in request.stops:
+            self.end(request, "stop", stop_token=token)
+        else:
+            self.end(request, "length")
+
+    def _acquit(self, request: Request) -> None:
+        """One on probation that got past the point of the crash is a suspect no more."""
+        if request in self.suspects and not request.on_probation:
+            self.suspects.remove(request)
 
     def _restart(self, request: Request) -> None:
         if request.in_batch:

@@ -54,6 +54,7 @@ class Walk:
     blocks: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    is_full: bool = False
 
     @property
     def must_decide(self) -> bool:
@@ -68,6 +69,12 @@ class Walk:
         self.num_blocks.append(num_blocks)
         self.budget -= num_tokens
 
+    def grant_all(self, requests: list[int], num_tokens: list[int]) -> None:
+        """Grant the first of the wants all these tokens; which of them take new blocks is not yet said."""
+        self.requests, self.num_tokens = requests, num_tokens
+        self.num_cached, self.num_blocks = [0] * len(requests), [0] * len(requests)
+        self.budget -= sum(num_tokens)
+
     def message(self, step: int, epoch: int) -> Reserved:
         """The answer as it is said."""
         return Reserved(
@@ -80,4 +87,5 @@ class Walk:
             pack(self.blocks),
             pack_ids(self.preempted),
             pack_ids(self.refused),
+            self.is_full,
         )

@@ -66,6 +66,7 @@ class Reserved:
     prefix cache, `num_tokens` (int32) granted to compute, `num_blocks` (int32) how many of `blocks`
     (int32) are new in its tables (cached ones too, first): as many for each group of layers, group after
     group, -1 for what is out of a group's window. `preempted` and `refused` are int64 columns.
+    `is_full` says that there were too few free blocks for the next of the waiting.
     """
 
     step: int
@@ -77,6 +78,7 @@ class Reserved:
     blocks: bytes
     preempted: bytes = b""
     refused: bytes = b""
+    is_full: bool = False
 
 
 @message(50)

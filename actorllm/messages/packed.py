@@ -4,6 +4,7 @@ Columns are little-endian: int32 (`pack`, `unpack`) for token ids, counts and bl
 (`pack_ids`, `unpack_ids`) for request ids.
 """
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ def request_id(origin: int, counter: int) -> RequestId:
 
 
 def pack(numbers: Iterable[int]) -> bytes:
-    """int32 column. Raises OverflowError for a number outside int32."""
+    """int32 column. Raises OverflowError for what is no number of int32."""
     return _pack("i", numbers)
 
 
@@ -28,7 +29,7 @@ def unpack(column: bytes) -> list[int]:
 
 
 def pack_ids(numbers: Iterable[RequestId]) -> bytes:
-    """int64 column. Raises OverflowError for a number outside int64."""
+    """int64 column. Raises OverflowError for what is no number of int64."""
     return _pack("q", numbers)
 
 
@@ -38,11 +39,13 @@ def unpack_ids(column: bytes) -> list[RequestId]:
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:
-    column = array(code)
-    column.extend(numbers)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
+    column = tuple(numbers)
+    if not column:
+        return b""
+    try:
+        return struct.pack(f"<{len(column)}{code}", *column)
+    except struct.error as error:
+        raise OverflowError(str(error)) from error
 
 
 def _unpack(code: str, column: bytes) -> list[int]:

@@ -96,7 +96,7 @@ def test_tenants_that_owe_nothing_are_forgotten() -> None:
 
 @pytest.mark.parametrize("policy", [each() for each in POLICIES.values()], ids=list(POLICIES))
 def test_output_does_not_change_the_key(policy: Policy) -> None:
-    request = Request(9, [1, 2], 2, Sampling(), Limits(), 8, 3, Terms(priority=2, tenant="a"))
+    request = Request(9, [1, 2], 2, Sampling(), Limits(), 10, 3, terms=Terms(priority=2, tenant="a"))
     before = policy.key(request)
     request.tokens.append(5)
     assert policy.key(request) == before
