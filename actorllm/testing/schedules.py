@@ -125,15 +125,16 @@ class _Schedule:
         self.limits = bounds(scenario.config)
         self.sightings = Sightings(self.limits.texts, self.limits.steps)
         self.excuses: dict[int, set[str]] = {}
-        last = random.choice((0, 30, 300))
+        last = random.choice((0, 30, 200))
         leaves = max(scenario.aborts, 0.3)
         self.visitors = [
             Visitor(caller, draw_plan(random, last, leaves), random, self.sightings.see)
             for caller in draw_callers(random, scenario)
         ]
-        early = random.random() < max(scenario.shutdown, 0.5)
+        early = random.random() < max(scenario.shutdown, 0.3)
         self.ending = random.choice(ENDINGS) if early else None
-        self.ends_at = random.randint(0, random.choice((10, 60, 300)))
+        busy = last if random.random() < 0.8 else 0
+        self.ends_at = busy + random.randint(0, random.choice((10, 60, 300)))
         self.was_closed = False
         self.runner: SimulatedRunner | None = None
         self.num_here = len(self.visitors) + 1
@@ -196,7 +197,7 @@ class _Schedule:
         if self.ending == CANCELLED:
             scope.deadline = self.ends_at / SECOND
         elif self.ending == STRUCK:
-            after = self.random.randint(1, self.random.choice((6, 40, 250)))
+            after = self.random.randint(1, self.random.choice((6, 40, 250, 1000)))
             actor = self.random.choice((None, *ACTORS))
             if actor is None:
                 self.steps.strike(after, scope.cancel)
