@@ -112,8 +112,12 @@ class Fair(Policy):
     the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
     A tenant with nothing running takes a seat from the tenant that has had most and holds several. So,
     however many requests another tenant has queued, a tenant's first request runs as soon as the prompts
-    that have begun are computed: after at most ceil(their remaining tokens / max_num_batched_tokens) +
-    2 * steps_in_flight + 1 steps, if its prompt then fits the free blocks.
+    that have begun are computed, if its own then fits the free blocks. Those that decode take a token of a
+    step each, so that at least max_num_batched_tokens - max_num_seqs are left to prompts. If that is
+    positive, the request runs after at most ceil(remaining tokens of the prompts that have begun / that) +
+    2 * steps_in_flight + 1 steps; if it is not, those that decode may fill every step, and nothing is
+    promised. With a long_prefill_token_threshold it may run sooner: what a prompt must not take of a step
+    is left to others.
     """
 
     shares_seats = True

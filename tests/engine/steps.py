@@ -117,9 +117,26 @@ def first(events: list[Planned | Came], tenant: str) -> First:
     return First(runs, speaks, came.num_prompt, sum(left.values()))
 
 
-def promised(first: First, budget: int, steps_in_flight: int) -> int:
-    """The most steps after which `Fair` lets a tenant's first request run, as its docstring says."""
-    return -(-first.remaining // budget) + 2 * steps_in_flight + 1
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What `Fair` promises a tenant's first request, as its docstring says; for its first token, its own
+    prompt is to be computed, too. Steps of so many tokens and rows.
+    """
+
+    budget: int
+    seats: int
+    steps_in_flight: int
+
+    def runs(self, first: First) -> int:
+        """The most steps after which it runs."""
+        return self._steps(first.remaining) + 2 * self.steps_in_flight + 1
+
+    def speaks(self, first: First) -> int:
+        """The most steps after which it has its first token."""
+        return self.runs(first) + self._steps(first.num_prompt)
+
+    def _steps(self, num_tokens: int) -> int:
+        return -(-num_tokens // (self.budget - self.seats))
 
 
 class Gated:

@@ -9,12 +9,12 @@ import pytest
 from actorllm import Engine, EngineConfig, SamplingParams
 
 from .build import config, expected
-from .steps import First, Steps, first, gated, promised
+from .steps import First, Promise, Steps, first, gated
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FLOOD = 200
-BUDGET = 64
+BUDGET, SEATS = 64, 8
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
@@ -51,15 +51,25 @@ async def test_its_first_token_comes_within_the_bound(seed: int, steps_in_flight
     shape: dict[str, Any] = {"num_gpu_blocks_override": 128, "steps_in_flight": steps_in_flight}
     when, prompt, tokens = await after_the_flood(config(policy="fair", **shape), seed)
     assert tokens == expected(prompt, PARAMS)
-    bound = promised(when, BUDGET, steps_in_flight)
-    assert when.runs <= bound
-    assert when.speaks <= bound + -(-when.num_prompt // BUDGET)
+    promise = Promise(BUDGET, SEATS, steps_in_flight)
+    assert when.runs <= promise.runs(when)
+    assert when.speaks <= promise.speaks(when)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_the_bound_holds_when_those_that_decode_take_most_of_a_step(seed: int) -> None:
+    small: dict[str, Any] = {"max_num_seqs": 8, "max_num_batched_tokens": 12, "num_gpu_blocks_override": 128}
+    when, prompt, tokens = await after_the_flood(config(policy="fair", **small), seed)
+    assert tokens == expected(prompt, PARAMS)
+    promise = Promise(12, 8, 2)
+    assert when.runs <= promise.runs(when)
+    assert when.speaks <= promise.speaks(when)
 
 
 async def test_first_come_first_served_exceeds_the_bound() -> None:
     when, prompt, tokens = await after_the_flood(config(policy="fcfs", num_gpu_blocks_override=128), 0)
     assert tokens == expected(prompt, PARAMS)
-    assert when.runs > 10 * promised(when, BUDGET, 2)
+    assert when.runs > 10 * Promise(BUDGET, SEATS, 2).runs(when)
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
@@ -75,6 +85,6 @@ async def test_the_default_model_keeps_the_bound() -> None:
     )
     when, _, tokens = await after_the_flood(settings, 0, SamplingParams(temperature=0, max_tokens=1))
     assert len(tokens) == 1
-    bound = promised(when, BUDGET, settings.steps_in_flight)
-    assert when.runs <= bound
-    assert when.speaks <= bound + -(-when.num_prompt // BUDGET)
+    promise = Promise(BUDGET, settings.max_num_seqs, settings.steps_in_flight)
+    assert when.runs <= promise.runs(when)
+    assert when.speaks <= promise.speaks(when)

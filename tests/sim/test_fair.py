@@ -13,14 +13,14 @@ from actorllm.messages import RunStep, Submit, Terms
 from actorllm.testing.scenarios import Scenario, draw
 from actorllm.testing.simulate import simulate
 
-from ..engine.steps import First, Steps, first, promised
+from ..engine.steps import First, Promise, Steps, first
 
 pytestmark = pytest.mark.slow
 
 FLOOD = 200
-BUDGET = 32
-"""At least: the decoding requests leave most of it to prompts."""
 SEEDS = range(8)
+LARGE, SMALL = 32, 12
+"""Tokens of a step, at least: those that decode leave most of it to prompts, or next to nothing."""
 
 
 class Flooded:
@@ -64,17 +64,17 @@ class Flooded:
         self._core.feed(message)
 
 
-def scenario(seed: int, policy: str) -> Scenario:
+def scenario(seed: int, policy: str, budget: int) -> Scenario:
     """A calm one with 201 callers, whose prompts fit the free blocks and are not cut but by the budget."""
     drawn = draw("calm", seed)
-    seats = max(2, drawn.seats)
+    seats = 8 if budget == SMALL else max(2, drawn.seats)
     return replace(
         drawn,
         num_requests=FLOOD + 1,
         requests=FLOOD + 1,
         seats=seats,
         policy=policy,
-        budget=max(drawn.budget, BUDGET),
+        budget=SMALL if budget == SMALL else max(drawn.budget, LARGE),
         chunk=0,
         longest_answer=4,
         num_blocks=(seats + 1) * -(-drawn.max_model_len // drawn.block_size),
@@ -84,9 +84,9 @@ def scenario(seed: int, policy: str) -> Scenario:
     )
 
 
-def flooded(seed: int, policy: str) -> tuple[First, Scenario]:
-    """When the one is served. The simulator judges every answer."""
-    chosen, made = scenario(seed, policy), []
+def flooded(seed: int, policy: str, budget: int = LARGE) -> tuple[First, Promise]:
+    """When the one is served, and what it is promised. The simulator judges every answer."""
+    chosen, made = scenario(seed, policy, budget), []
 
     def change(core: Core[Any, Any]) -> Flooded:
         made.append(Flooded(core, seed % 5 * 7))
@@ -94,18 +94,19 @@ def flooded(seed: int, policy: str) -> tuple[First, Scenario]:
 
     report = simulate(seed, chosen, changes={"scheduler": change})
     assert report.num_requests == FLOOD + 1
-    return first(made[0].steps.events, "one"), chosen
+    promise = Promise(chosen.budget, chosen.seats, chosen.steps_in_flight)
+    return first(made[0].steps.events, "one"), promise
 
 
+@pytest.mark.parametrize("budget", [LARGE, SMALL])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_its_first_token_comes_within_the_bound(seed: int) -> None:
-    when, chosen = flooded(seed, "fair")
-    bound = promised(when, chosen.budget, chosen.steps_in_flight)
-    assert when.runs <= bound
-    assert when.speaks <= bound + -(-when.num_prompt // chosen.budget)
+def test_its_first_token_comes_within_the_bound(seed: int, budget: int) -> None:
+    when, promise = flooded(seed, "fair", budget)
+    assert when.runs <= promise.runs(when)
+    assert when.speaks <= promise.speaks(when)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_first_come_first_served_exceeds_the_bound(seed: int) -> None:
-    when, chosen = flooded(seed, "fcfs")
-    assert when.runs > 2 * promised(when, chosen.budget, chosen.steps_in_flight)
+    when, promise = flooded(seed, "fcfs")
+    assert when.runs > 2 * promise.runs(when)
