@@ -9,6 +9,7 @@ from .engine.stream import Stream
 from .engine.tap import Tap
 from .errors import (
     ActorLLMError,
+    CommandFailed,
     ConfigError,
     DecodeError,
     DownloadFailed,
@@ -33,6 +34,7 @@ from .params import SamplingParams
 __all__ = [
     "LLM",
     "ActorLLMError",
+    "CommandFailed",
     "CompletionOutput",
     "ConfigError",
     "DecodeError",

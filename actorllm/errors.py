@@ -14,6 +14,7 @@ ActorLLMError
 │   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
 ├── MachineError          this machine
 │   ├── DownloadFailed    the model could not be fetched
+│   ├── CommandFailed     the engine could not sleep, wake up or take a profile
 │   └── EngineDied        an actor crashed; the cause is attached
 ├── LinkError             the process at the other end of a link
 │   ├── LinkLost          it is gone
@@ -102,6 +103,10 @@ class DownloadFailed(MachineError, OSError):
     """The model could not be fetched."""
 
 
+class CommandFailed(MachineError):
+    """What a command asks for (sleep, wake_up, a profile) went wrong; the text says how."""
+
+
 class EngineDied(MachineError):
     """An actor crashed and took the engine with it; `__cause__` has the reason."""
 
@@ -118,3 +123,10 @@ def rebuild(
     if isinstance(cls, type) and issubclass(cls, ActorLLMError):
         return cls(message)
     return RequestFailed(f"{kind}: {message}")
+
+
+def again(error: ActorLLMError) -> ActorLLMError:
+    """The same error for one more reader, so that each raises one with a traceback of its own."""
+    copy = type(error)(str(error))
+    copy.__cause__ = error.__cause__
+    return copy

@@ -13,6 +13,9 @@ GREEDY_BELOW = 1e-5
 MAX_N = 1024
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 1000
+MAX_NAME = 1000
+"""Characters of a tenant or a cache salt."""
+
 MAX_TIMEOUT = 10.0**9
 
 
@@ -69,9 +72,13 @@ class SamplingParams:
                 raise InvalidRequest(f"{name} must be true or false", name)
         if self.n is None:
             raise InvalidRequest("n must be an integer, not None", "n")
-        if self.n > 1 and self.temperature is not None and self.temperature < GREEDY_BELOW:
-            raise InvalidRequest(f"n must be 1 when sampling is greedy: all {self.n} would be equal", "n")
+        if self.temperature is not None:
+            self._check_n(self.temperature)
         self._check_stop()
+
+    def _check_n(self, temperature: float) -> None:
+        if self.n > 1 and temperature < GREEDY_BELOW:
+            raise InvalidRequest(f"n must be 1 when sampling is greedy: all {self.n} would be equal", "n")
 
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -90,8 +97,12 @@ class SamplingParams:
                 raise InvalidRequest("stop_token_ids must be integers, not None", "stop_token_ids")
 
     def sampling(self, defaults: Sampling) -> Sampling:
-        """The worker's part; what is None here comes from `defaults` (the model's)."""
+        """The worker's part; what is None here comes from `defaults` (the model's).
+
+        Raises InvalidRequest for several answers of a model that is greedy by default.
+        """
         temperature = _first(self.temperature, defaults.temperature)
+        self._check_n(temperature)
         if temperature < GREEDY_BELOW:
             return Sampling(temperature=0.0, seed=self.seed)
         return Sampling(
@@ -123,20 +134,20 @@ class Service(TypedDict, total=False):
     """On whose behalf a request runs, and how soon.
 
     priority       with the policy `priority`, a lower one is served sooner (default 0)
-    cache_salt     it shares cached prefixes only with requests of the same salt (default "": with all that
-                   have none)
     tenant         with the policy `fair`, tokens are shared between tenants (default "")
     queue_timeout  seconds after which it ends unless it has begun to run
     ttft_timeout   seconds after which it ends unless it has its first token
     timeout        seconds after which it ends; with the policy `deadline`, the sooner the earlier served
+    cache_salt     it shares cached prefixes only with requests of the same salt, a text of up to 1000
+                   characters (default "": with all that have none)
     """
 
     priority: int
     tenant: str
-    cache_salt: str
     queue_timeout: float | None
     ttft_timeout: float | None
     timeout: float | None
+    cache_salt: str
 
 
 def terms(service: Service) -> Terms:
@@ -153,6 +164,9 @@ def terms(service: Service) -> Terms:
         value = service.get(name, "")
         if not isinstance(value, str):
             raise InvalidRequest(f"{name} must be a string, not {type(value).__name__}", name)
+        if len(value) > MAX_NAME or not value.isprintable():
+            text = f"{name} must be at most {MAX_NAME} printable characters, not {value[:40]!r}"
+            raise InvalidRequest(text, name)
     return Terms(
         service.get("priority", 0),
         service.get("tenant", ""),

@@ -89,6 +89,9 @@ def test_each_actor_gets_its_part() -> None:
         ({"queue_timeout": "soon"}, "queue_timeout must be a number, not str"),
         ({"priority": 1.5}, "priority must be an integer, not float"),
         ({"tenant": 5}, "tenant must be a string, not int"),
+        ({"cache_salt": b"a"}, "cache_salt must be a string, not bytes"),
+        ({"cache_salt": "\ud800"}, "cache_salt must be at most 1000 printable characters"),
+        ({"cache_salt": "a" * 1001}, "cache_salt must be at most 1000 printable characters"),
         ({"deadline": 5}, "unknown argument 'deadline'; known are priority, tenant,"),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Protocol
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..errors import RequestFailed
-from ..messages import Job, RunCommand, RunStep, Sampled
-from .jobs import Deliver, DeviceThread, Work
+from ..messages import Fault, Job, RunCommand, RunStep, Sampled
+from .jobs import Deliver, DeviceThread, Work, box
 
 
 class Runner(Protocol):
@@ -79,11 +79,18 @@ class Device:
         try:
             if isinstance(step, RunStep):
                 return Sampled(self._runner.execute(step))
-            self._runner.command(step.action, step.argument)
-            return Sampled(b"")
+            return Sampled(b"", self._command(step))
         except BaseException:
             self._failed_epoch = step.epoch
             raise
+
+    def _command(self, command: RunCommand) -> Fault | None:
+        """What it failed with, if it did: that costs no step."""
+        try:
+            self._runner.command(command.action, command.argument)
+        except Exception as error:  # whatever loading or profiling raises goes to the caller
+            return box(error)
+        return None
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ _TEMPLATE = (
 )
 
 
-def windows(model: str) -> tuple[int, ...]:
+def parse_windows(model: str) -> tuple[int, ...]:
     """The windows of the groups of layers that follow on `hash:`; one group that sees all without.
 
     Raises ModelNotFound for what is no list of windows: 0, or at least 2 tokens each.

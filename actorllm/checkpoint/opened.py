@@ -9,7 +9,7 @@ from .architecture import Architecture
 from .directory import DirectorySource
 from .fetch import Progress
 from .gguf_source import GGUFSource
-from .hash import HashSource, windows
+from .hash import HashSource, parse_windows
 from .resolve import HASH, resolve
 from .source import Source
 from .tensor import RawTensor
@@ -68,7 +68,7 @@ def open_checkpoint(model: str, *, progress: Progress | None = None) -> Checkpoi
     name, path = resolve(model, progress)
     source: Source
     if name == HASH and path == Path(HASH):
-        source = HashSource(windows(model))
+        source = HashSource(parse_windows(model))
     elif path.is_dir():
         source = DirectorySource(path)
     else:

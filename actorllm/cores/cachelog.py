@@ -36,7 +36,9 @@ class CacheLog:
             first, last = indices[begin], indices[end - 1] + 1
             parent = contents[first - 1] if first else root(key)
             column = pack(tokens[first * block_size : last * block_size])
-            self._events.append(BlocksStored(parent, b"".join(contents[first:last]), column, group))
+            self._events.append(
+                BlocksStored(parent, b"".join(contents[first:last]), column, block_size, group)
+            )
             begin = end
 
     def removed(self, key: bytes) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from ..messages import (
+    Fault,
     FromExecutor,
     RankDone,
     RankFailed,
@@ -28,11 +29,12 @@ class ExecutorStatistics:
 
 @dataclass(slots=True)
 class Open:
-    """A step that some ranks still work on; `tokens` come from the output rank."""
+    """A step that some ranks still work on; `tokens` come from the output rank, a `fault` from any."""
 
     epoch: int
     waiting: set[int] = field(default_factory=set)
     tokens: bytes = b""
+    fault: Fault | None = None
 
 
 class Executor:
@@ -55,9 +57,9 @@ class Executor:
                     self._epoch = epoch
                     self._open[step] = Open(epoch, set(self._ranks))
                     self._out.append(message)
-            case RankDone(rank, step, epoch, tokens):
+            case RankDone(_, _, epoch):
                 if epoch > self._failed_epoch:
-                    self._rank_done(rank, step, tokens)
+                    self._rank_done(message)
             case RankFailed(_, step, epoch, fault):
                 if epoch > self._failed_epoch:
                     self._failed_epoch = epoch
@@ -92,12 +94,14 @@ class Executor:
         """Gauges and counters of this moment."""
         return ExecutorStatistics(self._epoch, len(self._open), self._done, self._failed)
 
-    def _rank_done(self, rank: int, step: int, tokens: bytes) -> None:
+    def _rank_done(self, message: RankDone) -> None:
+        step = message.step
         entry = self._open[step]
-        entry.waiting.remove(rank)
-        if rank == self._output_rank:
-            entry.tokens = tokens
+        entry.waiting.remove(message.rank)
+        entry.fault = entry.fault or message.fault
+        if message.rank == self._output_rank:
+            entry.tokens = message.tokens
         if not entry.waiting:
             del self._open[step]
             self._done += 1
-            self._out.append(StepDone(step, entry.epoch, entry.tokens))
+            self._out.append(StepDone(step, entry.epoch, entry.tokens, entry.fault))

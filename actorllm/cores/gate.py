@@ -20,7 +20,8 @@ class Begun:
 
 
 class Gate:
-    """One command at a time. It begins when no step is on its way, and holds planning back until it is done.
+    """One command at a time. Whatever it is, it begins when no step is on its way, and holds planning back
+    until it is done.
 
     A pause lasts until the next resume; an engine that is asleep plans nothing until it is woken.
     """
@@ -79,10 +80,10 @@ class Gate:
         self._awaits = begun.ends_epoch + begun.resets_cache + begun.runs
         return begun
 
-    def answered(self) -> CommandDone | None:
-        """One of the answers is there; the end of the command if it was the last."""
+    def answered(self, fault: Fault | None = None) -> CommandDone | None:
+        """One of the answers is there; the end of the command if it was the last, or bad."""
         self._awaits -= 1
-        return None if self._awaits else self.finish()
+        return self.finish(fault) if fault is not None or not self._awaits else None
 
     def finish(self, fault: Fault | None = None) -> CommandDone:
         """The command is done, or has failed; after a sleep that failed only waking up is sure to help."""

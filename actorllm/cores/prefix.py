@@ -105,7 +105,8 @@ def root(key: CacheKey | None) -> bytes:
     """The content before the first block: prefixes of requests with other salts or adapters never meet."""
     if key is None or not (key.salt or key.adapter):
         return b""
-    return hashlib.blake2b(f"{key.adapter} {key.salt}".encode(), digest_size=16).digest()
+    text = f"{key.adapter} {key.salt}".encode(errors="surrogatepass")
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def extend(

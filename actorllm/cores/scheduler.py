@@ -11,6 +11,7 @@ from typing import assert_never
 from ..messages import (
     Abort,
     Command,
+    Fault,
     FromScheduler,
     GrammarReady,
     NewRow,
@@ -316,7 +317,7 @@ class Scheduler:
         step = self._in_flight.popleft()
         assert step.number == message.step, f"step {message.step} is done before step {step.number}"
         self._step_done = step.number
-        self._command_answered()
+        self._command_answered(message.fault)
         tokens, late = unpack(message.tokens), 0
         assert len(tokens) == sum(step.samples), "tokens and sampling rows differ in number"
         sampled = iter(tokens)
@@ -390,8 +391,8 @@ class Scheduler:
             command = begun.command
             said.append(RunCommand(self._step, self._epoch, command.action, command.argument))
 
-    def _command_answered(self) -> None:
+    def _command_answered(self, fault: Fault | None = None) -> None:
         if self._gate.is_waiting:
-            done = self._gate.answered()
+            done = self._gate.answered(fault)
             if done is not None:
                 self._table.said.others.append(done)

@@ -73,7 +73,7 @@ class Worker:
         if done.fault is None:
             assert isinstance(done.value, Sampled)
             self._done += 1
-            self._out.append(RankDone(self._rank, step.step, step.epoch, done.value.tokens))
+            self._out.append(RankDone(self._rank, step.step, step.epoch, done.value.tokens, done.value.fault))
         elif step.epoch > self._failed_epoch:
             self._failed_epoch = step.epoch
             self._failed += 1

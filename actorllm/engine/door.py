@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.lowlevel
 
-from ..errors import ActorLLMError, EngineClosed, UsageError, rebuild
+from ..errors import (
+    ActorLLMError,
+    CommandFailed,
+    EngineClosed,
+    RequestError,
+    UsageError,
+    again,
+    rebuild,
+)
 from ..messages import (
     CacheEvents,
     Cancel,
@@ -82,6 +90,19 @@ class Door:
         Raises EngineClosed, or EngineDied, when there will be no seat.
         """
         await self._pass(self._seats)
+        return self._ask(question, bell)
+
+    def enter_nowait(self, question: Question, bell: Bell | None = None) -> Cell | None:
+        """The same without waiting; None when there is no free seat, or no engine any more."""
+        if self._closed is not None:
+            return None
+        try:
+            self._seats.acquire_nowait()
+        except anyio.WouldBlock:
+            return None
+        return self._ask(question, bell)
+
+    def _ask(self, question: Question, bell: Bell | None) -> Cell:
         self._counter += 1
         cell = Cell(request_id(0, self._counter), bell)
         try:
@@ -95,27 +116,42 @@ class Door:
     async def command(self, action: str, argument: str = "") -> None:
         """Let the engine do something to itself, and wait until it is done; one command at a time.
 
-        Raises what it failed with, and EngineClosed or EngineDied when there is no engine any more.
+        Who is cancelled while he waits for his turn has given no command; after that it is carried out all
+        the same. Raises UsageError for what makes no sense now, CommandFailed when it went wrong, and
+        EngineClosed or EngineDied when there is no engine any more.
         """
         await self._pass(self._commanding)
         self._counter += 1
-        reply = self._replies[self._counter] = Reply()
-        self._frontend.send_nowait(Command(self._counter, action, argument))
+        reply = Reply()
+        try:
+            self._frontend.send_nowait(Command(self._counter, action, argument))
+        except BaseException:
+            self._commanding.release()
+            raise
+        self._replies[self._counter] = reply
         await reply.event.wait()
         if reply.done is None:
             await self._raise_if_closed()
         elif reply.done.fault is not None:
-            raise unbox(reply.done.fault)
+            error = unbox(reply.done.fault)
+            if isinstance(error, RequestError):  # of another kind than any of ours
+                raise CommandFailed(f"{action}: {error}") from error
+            raise error
 
     @contextmanager
     def subscribe(self, capacity: int) -> Iterator[Subscription]:
-        """Hear what becomes of the prefix cache."""
+        """Hear what becomes of the prefix cache. Raises UsageError in another thread than the engine's."""
+        self._check_thread()
         subscription = Subscription(capacity)
-        self._subscriptions.append(subscription)
+        if self._closed is not None:
+            subscription.end(self._closed)
+        else:
+            self._subscriptions.append(subscription)
         try:
             yield subscription
         finally:
-            self._subscriptions.remove(subscription)
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
             subscription.close()
 
     def deliver(self, message: ToCaller) -> None:
@@ -154,30 +190,27 @@ class Door:
             reply.event.set()
         for _ in range(self._commanding.statistics().tasks_waiting):
             self._commanding.release()
-        for subscription in self._subscriptions:
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
             subscription.end(error)
 
     async def _pass(self, turnstile: anyio.Semaphore) -> None:
         """Wait for one's turn. Raises UsageError in another thread, and what the door was closed with."""
-        if threading.get_ident() != self._thread:
-            raise UsageError("an engine can only be asked in the event loop in which it was opened")
+        self._check_thread()
         await self._raise_if_closed()
         await turnstile.acquire()
         if self._closed is not None:
             turnstile.release()
         await self._raise_if_closed()
 
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise UsageError("an engine can only be asked in the event loop in which it was opened")
+
     async def _raise_if_closed(self) -> None:
         if self._closed is not None:
             await anyio.lowlevel.checkpoint()  # if the caller is cancelled too, that is what it hears
             raise again(self._closed)
-
-
-def again(error: ActorLLMError) -> ActorLLMError:
-    """The same error for one more reader, so that each raises one with a traceback of its own."""
-    copy = type(error)(str(error))
-    copy.__cause__ = error.__cause__
-    return copy
 
 
 def unbox(fault: Fault) -> ActorLLMError:

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import asdict
-from os import PathLike, fspath
+from os import PathLike, fsdecode, fspath
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -138,7 +138,10 @@ class Engine:
         await self._ring.door.wait_closed()
 
     async def pause(self) -> None:
-        """Plan no more steps; returns when none is on its way. Requests stay, and their timeouts go on."""
+        """Plan no more steps; returns when none is on its way. Requests stay, and their timeouts go on.
+
+        As all commands are, it is carried out even if its caller is cancelled while he waits for its end.
+        """
         await self._ring.door.command("pause")
 
     async def resume(self) -> None:
@@ -154,12 +157,15 @@ class Engine:
         await self._ring.door.command("sleep")
 
     async def wake_up(self) -> None:
-        """Load the weights again after `sleep`. Raises what loading raises; the engine then sleeps on."""
+        """Load the weights again after `sleep`. Raises CommandFailed, and then sleeps on."""
         await self._ring.door.command("wake_up")
 
     async def start_profile(self, path: str | PathLike[str]) -> None:
-        """Profile the device's kernels until `stop_profile`. Raises UsageError while it sleeps."""
-        await self._ring.door.command("start_profile", fspath(path))
+        """Profile the device's kernels until `stop_profile`.
+
+        Raises UsageError while it sleeps, and CommandFailed when the path cannot be written.
+        """
+        await self._ring.door.command("start_profile", fsdecode(path))
 
     async def stop_profile(self) -> None:
         """Write the profile to its path, as a trace for chrome://tracing or Perfetto."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from ..errors import ActorLLMError, EngineDied
+from ..errors import ActorLLMError, EngineDied, again
 from ..messages import BlocksRemoved, BlocksStored, CacheCleared, CacheEvents
 
 CacheEvent = BlocksStored | BlocksRemoved | CacheCleared
@@ -45,14 +45,17 @@ class Subscription:
             news = await self._inbox.receive()
         except anyio.EndOfStream:
             if isinstance(self._error, EngineDied):
-                raise self._error from self._error.__cause__
+                raise again(self._error) from None
             raise StopAsyncIteration from None
-        lost = 0 if self._next is None else news.sequence - self._next
+        assert self._next is not None, "news that were not offered"
+        lost = news.sequence - self._next
         self._next = news.sequence + 1
         return CacheNews(news.sequence, lost, news.events)
 
     def offer(self, news: CacheEvents) -> None:
         """Put news into the buffer; they are lost if it is full, and the next ones tell."""
+        if self._next is None:
+            self._next = news.sequence
         with suppress(anyio.WouldBlock):
             self._port.send_nowait(news)
 

@@ -7,10 +7,10 @@ from types import TracebackType
 
 import anyio.lowlevel
 
-from ..errors import ActorLLMError, UsageError
+from ..errors import ActorLLMError, UsageError, again
 from ..messages import Question, TokenPrompt, pack
 from .cell import Bell, Cell
-from .door import Door, again, unbox
+from .door import Door, unbox
 from .outputs import CompletionOutput, RequestOutput
 
 
@@ -48,7 +48,8 @@ class Stream:
 
     It is no async generator: whoever drops it, breaks out of it, or is cancelled in it aborts the
     request in that very moment. The request starts with the first `await`. Each of n answers is a request
-    of its own; those after the first ask with the tokens that its prompt became, and share their KV.
+    of its own; those after the first ask with the tokens that its prompt became, and share their KV. When
+    there are fewer seats than answers, the outputs have fewer answers at first.
     """
 
     def __init__(self, door: Door, question: Question, n: int = 1) -> None:
@@ -131,25 +132,38 @@ class Stream:
             await self._ask(self._question)
 
     async def _enter_all(self) -> None:
-        """Ask for all answers: for the others when the first one's prompt is found good."""
+        """Ask for all answers: for the others when the first one's prompt is found good.
+
+        While one that has a seat goes on, only free seats are taken: its news need not wait for the others.
+        """
         await self._enter()
-        first = self._choices[0].cell
         if len(self._choices) < self._n:
             await self._bell.wait(self._is_accepted)
-        while len(self._choices) < self._n and _error(first) is None:
-            question = replace(self._question, prompt=TokenPrompt(pack(first.prompt)))
-            sampling = question.sampling
-            if sampling.seed is not None:
-                seed = (sampling.seed + len(self._choices) + 2**63) % 2**64 - 2**63
-                question = replace(question, sampling=replace(sampling, seed=seed))
-            await self._ask(question)
+        while len(self._choices) < self._n and not self._finished and _error(self._choices[0].cell) is None:
+            if all(choice.is_done for choice in self._choices):
+                await self._ask(self._next_question())
+            else:
+                cell = self._door.enter_nowait(self._next_question(), self._bell)
+                if cell is None:
+                    break
+                self._choices.append(Choice(cell))
 
     async def _ask(self, question: Question) -> None:
+        """Wait for a seat. Ends the iteration when the stream was closed meanwhile."""
         cell = await self._door.enter(question, self._bell)
         self._choices.append(Choice(cell))
-        if self._finished:  # it was closed while it waited for a seat
+        if self._finished:
             self._door.abandon(cell.request)
             raise StopAsyncIteration
+
+    def _next_question(self) -> Question:
+        """The question for one more answer: the tokens of the prompt, and the next seed if there is one."""
+        tokens = pack(self._choices[0].cell.prompt)
+        question = replace(self._question, prompt=TokenPrompt(tokens))
+        seed = question.sampling.seed
+        if seed is None:
+            return question
+        return replace(question, sampling=replace(question.sampling, seed=nth_seed(seed, len(self._choices))))
 
     def _is_accepted(self) -> bool:
         first = self._choices[0].cell
@@ -169,7 +183,8 @@ class Stream:
             raise StopAsyncIteration
         answers = tuple(choice.take(index) for index, choice in enumerate(self._choices))
         self._raise_if_failed()
-        self._finished = all(choice.is_done for choice in self._choices)
+        are_done = [choice.is_done for choice in self._choices]
+        self._finished = len(are_done) == self._n and all(are_done)
         first = self._choices[0].cell
         return RequestOutput(f"req-{first.request}", first.prompt, answers, self._finished)
 
@@ -180,6 +195,11 @@ class Stream:
             if error is not None:
                 self.close()
                 raise error
+
+
+def nth_seed(seed: int, index: int) -> int:
+    """The seed of answer `index`, where the first one has this seed: they count up, and wrap in int64."""
+    return (seed + index + 2**63) % 2**64 - 2**63
 
 
 def _error(cell: Cell) -> ActorLLMError | None:

@@ -116,22 +116,24 @@ class PoolReset:
 
 @message(57)
 class BlocksStored:
-    """These full blocks can be found now: `contents` (16 bytes each) follow on `parent` (empty: the start).
+    """These full blocks can be found now: `block_hashes` (16 bytes each) follow on `parent_block_hash`.
 
-    `tokens` (int32 column) are theirs; `group` is the group of layers.
+    The parent of a request's first block is empty, or the hash of its salt and adapter. `token_ids` (int32
+    column) are the blocks' tokens, `block_size` each; `group` is the group of layers.
     """
 
-    parent: bytes
-    contents: bytes
-    tokens: bytes
+    parent_block_hash: bytes
+    block_hashes: bytes
+    token_ids: bytes
+    block_size: int
     group: int = 0
 
 
 @message(58)
 class BlocksRemoved:
-    """The blocks with these contents (16 bytes each) can no longer be found."""
+    """The blocks with these hashes (16 bytes each) can no longer be found."""
 
-    contents: bytes
+    block_hashes: bytes
     group: int = 0
 
 

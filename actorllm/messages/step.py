@@ -54,19 +54,27 @@ class RunCommand:
 
 @message(34)
 class Sampled:
-    """A step job's result: a token for each sampling row, in row order (int32 column)."""
+    """A step job's result: a token for each sampling row, in row order (int32 column).
+
+    `fault` is that of a RunCommand: it concerns no request, and the steps go on.
+    """
 
     tokens: bytes
+    fault: Fault | None = None
 
 
 @message(35)
 class RankDone:
-    """Worker to Executor: this rank has done the step. `tokens` is empty but from the output rank."""
+    """Worker to Executor: this rank has done the step. `tokens` is empty but from the output rank.
+
+    `fault` is set when the step is a RunCommand that failed here.
+    """
 
     rank: int
     step: int
     epoch: int
     tokens: bytes
+    fault: Fault | None = None
 
 
 @message(36)
@@ -81,11 +89,15 @@ class RankFailed:
 
 @message(37)
 class StepDone:
-    """Executor to Scheduler: all ranks have done the step; a token for each sampling row, in order."""
+    """Executor to Scheduler: all ranks have done the step; a token for each sampling row, in order.
+
+    `fault` is set when the step is a RunCommand that failed at a rank.
+    """
 
     step: int
     epoch: int
     tokens: bytes
+    fault: Fault | None = None
 
 
 @message(38)

@@ -51,8 +51,8 @@ class Runner:
         self._fill(weights)
 
     def _fill(self, weights: LlamaWeights) -> None:
-        self._model: Llama | None = Llama(self._architecture, weights)
         self._cache = torch.zeros(self._shape, dtype=weights.dtype)
+        self._model: Llama | None = Llama(self._architecture, weights)
 
     def reset(self) -> None:
         """Forget every request: the next step brings all its rows anew."""
@@ -81,9 +81,9 @@ class Runner:
             raise UsageError(f"a profile is being taken already, for {self._profile_path}")
         with open(path, "w", encoding="utf-8"):
             pass  # it can be written, or fails now
-        self._profile_path = path
-        self._profile = profile(activities=[ProfilerActivity.CPU])
-        self._profile.start()
+        begun = profile(activities=[ProfilerActivity.CPU])
+        begun.start()
+        self._profile, self._profile_path = begun, path
 
     def _stop_profile(self) -> None:
         if self._profile is None:

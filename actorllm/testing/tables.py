@@ -133,7 +133,9 @@ class Mirror:
                 case BlocksStored():
                     stored = self._contents(event)
                     assert not stored & self.contents, "a block is stored that was there already"
-                    assert len(event.tokens) == 4 * self.block_size * len(stored), "stored without its tokens"
+                    assert len(event.token_ids) == 4 * self.block_size * len(stored), (
+                        "stored without its tokens"
+                    )
                     self.contents |= stored
                 case BlocksRemoved():
                     removed = self._contents(event)
@@ -143,7 +145,7 @@ class Mirror:
                     self.contents.clear()
 
     def _contents(self, event: BlocksStored | BlocksRemoved) -> set[tuple[int, bytes]]:
-        column = event.contents
+        column = event.block_hashes
         return {(event.group, column[at : at + CONTENT]) for at in range(0, len(column), CONTENT)}
 
 

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from actorllm import Engine, InvalidRequest, SamplingParams
+from actorllm.messages import Sampling
 
 from .build import config, expected, failing, prompts
 
@@ -17,7 +18,7 @@ FIVE = SamplingParams(n=5, max_tokens=20, seed=2**63 - 3, ignore_eos=True)
 
 def seeds(first: int, count: int) -> list[int]:
     """What `n` says: they count up, around the end of int64."""
-    return [(first + index + 2**63) % 2**64 - 2**63 for index in range(count)]
+    return [(first + index) if first + index < 2**63 else first + index - 2**64 for index in range(count)]
 
 
 async def test_each_answer_is_that_of_its_own_seed() -> None:
@@ -108,6 +109,29 @@ async def test_steps_that_raise_do_not_change_the_answers() -> None:
         assert list(answer.token_ids) == expected(PROMPT, alone)
 
 
+async def test_what_has_a_seat_is_not_held_back_by_what_has_none() -> None:
+    params = SamplingParams(n=3, max_tokens=60, seed=1, ignore_eos=True)
+    async with Engine(config(max_requests=2)) as engine:
+        other = engine.generate(PROMPT, SamplingParams(max_tokens=100, ignore_eos=True))
+        await anext(other)
+        first = await anext(engine.generate(PROMPT, params))
+        assert len(first.outputs) < 3
+        assert first.outputs[0].num_tokens < 60
+
+
+async def test_a_stream_closed_by_another_task_asks_for_no_more_answers() -> None:
+    async with Engine(config()) as engine:
+        stream = engine.generate("abc", FIVE)
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(stream.accepted)
+            while (await engine.statistics())["door"]["num_open"] == 0:
+                pass
+            stream.close()
+        assert [output async for output in stream] == []
+        await engine.check()
+        assert (await engine.statistics())["renderer"]["num_rendered"] <= 1
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1025, 1.5, True, None, "2"])
 def test_a_wrong_n_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"^n must be"):
@@ -118,3 +142,5 @@ def test_many_greedy_answers_would_be_equal() -> None:
     with pytest.raises(InvalidRequest, match="all 2 would be equal"):
         SamplingParams(n=2, temperature=0)
     assert SamplingParams(n=1, temperature=0).n == 1
+    with pytest.raises(InvalidRequest, match="all 2 would be equal"):
+        SamplingParams(n=2).sampling(Sampling(temperature=0.0))

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actorllm import Engine, EngineClosed, Parts, RequestFailed, SamplingParams, UsageError
+from actorllm import CommandFailed, Engine, EngineClosed, Parts, SamplingParams, UsageError
 from actorllm.actors.worker import Runner
 from actorllm.checkpoint import Checkpoint
 from actorllm.config import EngineConfig
@@ -125,7 +125,7 @@ async def test_who_cannot_wake_sleeps_on_and_may_try_again() -> None:
     async with Engine(config(), parts=Parts(open_runner=make_sleepless)) as engine:
         await engine.sleep()
         for _ in range(2):
-            with pytest.raises(RequestFailed, match="the weights are gone"):
+            with pytest.raises(CommandFailed, match=r"wake_up: FileNotFoundError: the weights are gone"):
                 await engine.wake_up()
             assert await state(engine) == "asleep"
         await engine.wake_up()
@@ -137,8 +137,13 @@ async def test_a_profile_needs_a_device_that_is_awake_and_has_kernels() -> None:
     async with Engine(config()) as engine:
         stream = engine.generate(PROMPTS[0], LONG)
         await anext(stream)
+        cached = (await engine.statistics())["kvpool"]["num_cached_blocks"]
+        assert cached > 0
         with pytest.raises(UsageError, match="the hash model has no kernels"):
             await engine.start_profile(Path("profile.json"))
+        statistics = await engine.statistics()
+        assert statistics["kvpool"]["num_cached_blocks"] >= cached
+        assert statistics["scheduler"]["num_failed_steps"] == 0
         assert list((await stream).token_ids) == expected(PROMPTS[0], LONG)
         await engine.sleep()
         with pytest.raises(UsageError, match="the engine is asleep; wake it up first"):
@@ -166,6 +171,7 @@ async def test_commands_wait_for_each_other_and_a_cancelled_one_for_nobody() -> 
     async with Engine(config()) as engine:
         with anyio.move_on_after(0):
             await engine.pause()
+        assert await state(engine) == "running"
         async with anyio.create_task_group() as nursery:
             for _ in range(4):
                 nursery.start_soon(engine.sleep)
@@ -174,6 +180,28 @@ async def test_commands_wait_for_each_other_and_a_cancelled_one_for_nobody() -> 
         if await state(engine) == "asleep":
             await engine.wake_up()
         assert (await engine.generate(PROMPTS[0], PARAMS)).finished
+        await engine.check()
+
+
+async def test_a_command_that_was_given_is_carried_out_though_its_caller_is_cancelled() -> None:
+    async with Engine(config()) as engine:
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(engine.pause)
+            while (await engine.statistics())["frontend"]["mail"] == 0:
+                pass
+            nursery.cancel_scope.cancel()
+        await engine.pause()
+        assert await state(engine) == "paused"
+        await engine.resume()
+        assert (await engine.generate(PROMPTS[0], PARAMS)).finished
+
+
+async def test_a_command_that_cannot_be_said_blocks_no_other() -> None:
+    async with Engine(config()) as engine:
+        with pytest.raises(TypeError):
+            await engine._ring.door.command("pause", 5)  # type: ignore[arg-type]
+        await engine.pause()
+        await engine.resume()
         await engine.check()
 
 
@@ -200,15 +228,15 @@ async def test_a_subscriber_hears_what_is_stored_and_cleared() -> None:
                 news.append(await anext(events))
     told = [event for each in news for event in each.events]
     stored = [event for event in told if isinstance(event, BlocksStored)]
-    tokens = [token for event in stored for token in unpack(event.tokens)]
+    tokens = [token for event in stored for token in unpack(event.token_ids)]
     whole = PROMPTS[0] + expected(PROMPTS[0], PARAMS)
     assert tokens == whole[: (len(whole) - 1) // 16 * 16]
     assert [each.sequence for each in news] == list(range(len(news)))
-    contents = b"".join(event.contents for event in stored)
+    contents = b"".join(event.block_hashes for event in stored)
     assert len(contents) == len(tokens)
-    assert stored[0].parent == b""
+    assert stored[0].parent_block_hash == b""
     for before, after in pairwise(stored):
-        assert after.parent == before.contents[-16:]
+        assert after.parent_block_hash == before.block_hashes[-16:]
 
 
 async def test_a_slow_subscriber_is_told_how_much_it_lost_and_stops_nobody() -> None:
@@ -233,8 +261,18 @@ async def test_a_slow_subscriber_is_told_how_much_it_lost_and_stops_nobody() -> 
 async def test_news_end_with_the_engine() -> None:
     async with Engine(config(enable_kv_cache_events=True)) as engine:
         with engine.cache_events() as events:
+            stream = engine.generate(PROMPTS[0], LONG)
+            await anext(stream)
             engine.close()
-            assert [each async for each in events] == []
+            news = [each async for each in events]
+            assert news
+            with pytest.raises(EngineClosed):
+                await anext(stream)
+            await several_turns()
+        with engine.cache_events() as late:
+            assert [each async for each in late] == []
+    with engine.cache_events() as later:
+        assert [each async for each in later] == []
 
 
 async def test_an_engine_that_tells_nothing_says_so() -> None:
