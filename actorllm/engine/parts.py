@@ -70,27 +70,35 @@ def make_cores(
             max_requests=limits.requests,
         ),
         "detokenizer": Detokenizer(tokenizer),
-        "scheduler": Scheduler(
-            policy=parts.policy or POLICIES[config.policy](),
-            eos_token_ids=checkpoint.eos_token_ids,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            steps_in_flight=config.steps_in_flight,
-            step_window=limits.texts,
-            max_chunk=config.long_prefill_token_threshold,
-            max_num_queued_reqs=config.max_num_queued_reqs,
-            max_num_queued_tokens=config.max_num_queued_tokens,
-        ),
-        "kvpool": KVPool(
-            device.num_blocks,
-            config.block_size,
-            windows=checkpoint.architecture.windows,
-            enable_prefix_caching=config.enable_prefix_caching,
-            watermark=config.watermark,
-            max_chunk=config.long_prefill_token_threshold,
-            tells=config.enable_kv_cache_events,
-        ),
+        "scheduler": _make_scheduler(config, checkpoint, parts),
+        "kvpool": _make_pool(config, checkpoint, device),
         "grammar": Grammar(),
         "executor": Executor(num_ranks=1),
         "worker": Worker(rank=0),
     }
+
+
+def _make_scheduler(config: EngineConfig, checkpoint: Checkpoint, parts: Parts) -> Scheduler:
+    return Scheduler(
+        policy=parts.policy or POLICIES[config.policy](),
+        eos_token_ids=checkpoint.eos_token_ids,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        steps_in_flight=config.steps_in_flight,
+        step_window=bounds(config).texts,
+        max_chunk=config.long_prefill_token_threshold,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        max_num_queued_tokens=config.max_num_queued_tokens,
+    )
+
+
+def _make_pool(config: EngineConfig, checkpoint: Checkpoint, device: Device) -> KVPool:
+    return KVPool(
+        device.num_blocks,
+        config.block_size,
+        windows=checkpoint.architecture.windows,
+        enable_prefix_caching=config.enable_prefix_caching,
+        watermark=config.watermark,
+        max_chunk=config.long_prefill_token_threshold,
+        tells=config.enable_kv_cache_events,
+    )
