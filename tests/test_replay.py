@@ -8,9 +8,11 @@ import anyio
 import pytest
 
 from actorllm import Engine, SamplingParams
+from actorllm.checkpoint import Checkpoint, open_checkpoint, resolve
 from actorllm.cli import main
 from actorllm.cores.kvpool import KVPool
 from actorllm.messages import Abort
+from actorllm.testing import replay
 from actorllm.wire.codec import encode
 from actorllm.wire.recording import MARK, Turn, pack_start, pack_turn
 
@@ -116,6 +118,37 @@ def test_a_model_that_is_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(path) == 1
     assert "nowhere" in capsys.readouterr().err
     assert run(path, "--model", "hash") == 0
+
+
+@pytest.mark.parametrize(
+    "model", ["stranger/model", "~nobody-of-this-name/model", "\0", "a" * 5000, "\ud800"]
+)
+def test_a_recording_does_not_choose_what_is_downloaded(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "_snapshot", lambda model: pytest.fail(f"{model} was asked for"))
+    path = written(tmp_path / "foreign", pack_start({"model": model}, {}))
+    assert run(path) == 1
+    told = capsys.readouterr().err
+    assert (
+        f"the recording is of the model {model!r}, which is not on this machine: name it with --model" in told
+    )
+    assert told.count("\n") == 1
+
+
+def test_a_model_that_is_named_or_a_path_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def opening(model: str) -> Checkpoint:
+        opened.append(model)
+        return open_checkpoint("hash")
+
+    monkeypatch.setattr(replay, "open_checkpoint", opening)
+    models = ["hash", "hash:0,8", "smollm2-135m", str(tmp_path)]
+    for model in models:
+        assert run(written(tmp_path / "recording", pack_start({"model": model}, {}))) == 0
+    assert run(tmp_path / "recording", "--model", "stranger/model") == 0
+    assert opened == [*models, "stranger/model"]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,17 @@ def resolve(model: str, progress: Progress | None = None) -> tuple[str, Path]:
     raise ModelNotFound(f"no model {model!r}; accepted are {_ACCEPTED}")
 
 
+def is_here(model: str) -> bool:
+    """Whether it is one of the two names, a file or a directory, so that `resolve` asks no hub for it."""
+    if model.partition(":")[0] == HASH or model == DEFAULT:
+        return True
+    try:
+        path = Path(model).expanduser()
+        return path.is_file() or path.is_dir()
+    except (RuntimeError, OSError):  # the home of nobody, or a name that no file can have
+        return False
+
+
 def _directory(path: Path) -> tuple[str, Path]:
     name = path.resolve().name
     if (path / "config.json").is_file():

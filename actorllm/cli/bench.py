@@ -52,6 +52,36 @@ def scheduler(
     typer.echo("\n".join(grown))
 
 
+@app.command()
+def record(
+    cached: Annotated[
+        list[int] | None, typer.Option(min=0, help="blocks in the prefix cache; may be repeated")
+    ] = None,
+    running: Annotated[
+        list[int] | None, typer.Option(min=1, help="requests that decode; may be repeated")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="how often each is timed")] = 10,
+) -> None:
+    """Time what a recording costs the event loop: a snapshot, and a turn of a core."""
+    from ..testing.cycles import Load
+    from ..testing.recorded import measure_snapshots, measure_turns
+
+    typer.echo(f"CPU time: the least of {repeats} repeats, and the median.")
+    typer.echo(f"{'cached':>8} {'MB':>8} {'snapshot':>11} {'median':>9}")
+    loads = [Load(running=FEW, cached=count) for count in cached or (1000, 100_000)]
+    for taken in measure_snapshots(loads, repeats):
+        least, middle = taken.seconds.least * 1e3, taken.seconds.median * 1e3
+        typer.echo(f"{taken.load.cached:8} {taken.size / 1e6:8.2f} {least:8.1f} ms {middle:6.1f} ms")
+    typer.echo(f"{'running':>8} {'turn':>11} {'median':>9} {'recorded':>11} {'median':>9}")
+    for count in running or (1, FEW, 256):
+        turns = measure_turns(Load(running=count), repeats)
+        columns = [
+            f"{spread.least * 1e6:8.1f} us {spread.median * 1e6:6.1f} us"
+            for spread in (turns.alone, turns.recorded)
+        ]
+        typer.echo(f"{count:8} {' '.join(columns)}")
+
+
 def _line(times: "Times") -> str:
     load = times.load
     columns = "".join(_columns(spread, load.running) for spread in (times.pool, times.scheduler))

@@ -5,7 +5,7 @@ The prompts and the answers are in it.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..wire.codec import encode
 from ..wire.recording import Turn, pack_start, pack_turn
 from .segments import SegmentWriter
 from .snapshot import save
+from .wrapped import Wrapped
 
 QUEUE = 16 << 20
 """Bytes that wait for the disk; what finds them there is lost."""
@@ -138,13 +139,7 @@ class Recorder:
 
     def _start(self) -> bytes:
         """What a segment begins with, now."""
-        snapshots = {}
-        for actor, core in self._cores.items():
-            try:
-                snapshots[actor] = save(core, self._shared)
-            except TypeError as error:
-                raise ConfigError(f"record: the {actor} cannot be recorded: {error}") from error
-        start = pack_start(self._header, snapshots)
+        start = beginning(self._cores, self._shared, self._header)
         if len(start) > self._share // 2:
             least = 2 * SEGMENTS * len(start)
             text = f"record_max_bytes must be at least {least}: a snapshot takes {len(start)} bytes"
@@ -152,52 +147,46 @@ class Recorder:
         return start
 
 
-@dataclass(slots=True)
-class Listened:
+def beginning(
+    cores: Mapping[str, Core[Any, Any]], shared: Sequence[object], header: Mapping[str, Any]
+) -> bytes:
+    """What a segment begins with: all that the cores are. Raises ConfigError for one that cannot be saved."""
+    snapshots = {}
+    for actor, core in cores.items():
+        try:
+            snapshots[actor] = save(core, shared)
+        except TypeError as error:
+            raise ConfigError(f"record: the {actor} cannot be recorded: {error}") from error
+    return pack_start(header, snapshots)
+
+
+class Listened(Wrapped):
     """A core whose turns are recorded, those that raise too."""
 
-    actor: str
-    core: Core[Any, Any]
-    recorder: Recorder
-    fed: list[Message] = field(default_factory=list)
+    def __init__(self, actor: str, core: Core[Any, Any], recorder: Recorder) -> None:
+        super().__init__(actor, core)
+        self._recorder = recorder
+        self._fed: list[Message] = []
 
     def feed(self, message: Any) -> None:
         """Feed the core."""
-        self.fed.append(message)
+        self._fed.append(message)
         try:
             self.core.feed(message)
         except Exception as error:
-            self.recorder.record(self.actor, None, self.fed, (), error)
+            self._recorder.record(self.actor, None, self._fed, (), error)
             raise
 
     def poll(self, now: float) -> tuple[Any, ...]:
         """Poll the core, and record the turn."""
-        fed, self.fed = self.fed, []
+        fed, self._fed = self._fed, []
         try:
             said: tuple[Any, ...] = self.core.poll(now)
         except Exception as error:
-            self.recorder.record(self.actor, now, fed, (), error)
+            self._recorder.record(self.actor, now, fed, (), error)
             raise
-        self.recorder.record(self.actor, now, fed, said)
+        self._recorder.record(self.actor, now, fed, said)
         return said
-
-    @property
-    def deadline(self) -> float:
-        """The core's."""
-        return self.core.deadline
-
-    @property
-    def idle(self) -> bool:
-        """The core's."""
-        return self.core.idle
-
-    def check(self) -> None:
-        """Check the core."""
-        self.core.check()
-
-    def statistics(self) -> Any:
-        """The core's."""
-        return self.core.statistics()
 
 
 def describe(error: Exception) -> str:

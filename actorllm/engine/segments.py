@@ -29,7 +29,8 @@ logger = logging.getLogger("actorllm")
 class SegmentWriter:
     """Appends to the file at `path`; a new segment first moves the one before it to `path` + OLDER.
 
-    What the disk refuses ends it: `error` tells why, which is logged once, and what is put is dropped.
+    Whatever goes wrong ends it: `error` tells why, which is logged once, and what is put is dropped. A
+    relative path is from where the process is when it is opened, wherever it goes later.
     """
 
     def __init__(self, path: str) -> None:
@@ -50,6 +51,7 @@ class SegmentWriter:
     def open(self) -> None:
         """Make the file, and start. Blocks. Raises ConfigError where no file can be, or a foreign one is."""
         try:
+            self.path = os.path.abspath(self.path)
             for path in (self.path, self.path + OLDER):
                 _check_ours(path)
             self._file = _begin(self.path)
@@ -59,6 +61,8 @@ class SegmentWriter:
 
     def put(self, data: bytes, *, begins: bool = False) -> None:
         """Have it written, at the beginning of a new segment or at the end of this one."""
+        if self.error is not None:
+            return
         self._put += len(data)
         self._queue.append((begins, data))
         self._news.set()
@@ -85,13 +89,17 @@ class SegmentWriter:
 
     def _run(self) -> None:
         try:
-            while self._turn():
-                pass
+            try:
+                while self._turn():
+                    pass
+            finally:
+                self._close_file()
         except OSError as error:
             self.error = f"{self.path} cannot be written: {error.strerror}"
-        finally:
-            self._close_file()
-            self._queue.clear()
+        except Exception as error:  # a thread that ends unheard would let the queue grow
+            self.error = f"{self.path} cannot be written: {type(error).__name__}: {error}"
+        self._queue.clear()
+        self._taken = self._put
         if self.error is not None:
             logger.warning("the recording has ended: %s", self.error)
 
@@ -128,24 +136,27 @@ class SegmentWriter:
 
 
 def _check_ours(path: str) -> None:
-    """Raise ConfigError for a file that would be lost and is no recording."""
+    """Raise ConfigError for a file that would be lost and is no recording, and for a link to any."""
     try:
-        status = os.stat(path)
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if stat.S_ISREG(status.st_mode):
+    if stat.S_ISLNK(mode):
+        raise ConfigError(f"record: {path} is a symbolic link; name the file that is meant")
+    if stat.S_ISREG(mode):
         with open(path, "rb") as file:
             if file.read(len(MARK)) not in (MARK, b""):
                 raise ConfigError(f"record: {path} is there already and is no recording; move it away")
-    elif not stat.S_ISCHR(status.st_mode):
+    elif not stat.S_ISCHR(mode):
         raise ConfigError(f"record: {path} is no file")
 
 
 def _begin(path: str) -> int:
     """A new file that only its owner reads; a file that is there becomes the older one."""
-    if os.path.lexists(path) and not os.path.isfile(path):
-        return os.open(path, os.O_WRONLY)  # a device such as /dev/null has no older one
     if os.path.lexists(path):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):  # a device such as /dev/null has no older one; a link is not followed
+            return os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         os.chmod(path, 0o600)
         os.replace(path, path + OLDER)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -2,7 +2,8 @@
 
 A snapshot is a pickle, but of a narrow kind: it names only classes of `actorllm.cores` and
 `actorllm.messages`, and the few of Python's own that cores are made of. Both ends hold to that, so what
-cannot be read is not written, and a foreign file cannot name anything that would do harm.
+cannot be read is not written, and a foreign file cannot name anything that would do harm, nor change
+anything that it has not made.
 """
 
 import io
@@ -12,24 +13,7 @@ from typing import Any
 
 from ..cores import Core
 from ..errors import DecodeError
-
-_PACKAGES = ("actorllm.cores.", "actorllm.messages.")
-
-_PLAIN = frozenset(
-    {
-        ("builtins", "dict"),
-        ("builtins", "int"),
-        ("builtins", "list"),
-        ("builtins", "range"),
-        ("builtins", "set"),
-        ("collections", "Counter"),
-        ("collections", "OrderedDict"),
-        ("collections", "defaultdict"),
-        ("collections", "deque"),
-        ("encodings.utf_8", "IncrementalDecoder"),
-    }
-)
-"""What cores are made of besides their own classes."""
+from .loader import Loader, is_ours, may_be_named
 
 
 def save(core: Core[Any, Any], shared: Sequence[object]) -> bytes:
@@ -50,14 +34,11 @@ def save(core: Core[Any, Any], shared: Sequence[object]) -> bytes:
 
 def load(data: bytes, shared: Sequence[object]) -> Core[Any, Any]:
     """The core with this state. Raises DecodeError for any other bytes; none of them can run foreign code."""
-    loader = _Loader(io.BytesIO(_prelude(len(shared)) + data), fix_imports=False)
-    loader.shared = shared
     try:
-        loader.load()
-        core: Core[Any, Any] = loader.load()
+        core: Core[Any, Any] = Loader(data, shared).load()
     except Exception as error:  # bytes that are no pickle of ours can raise nearly anything
-        raise DecodeError(f"{error or type(error).__name__}") from error
-    if not (type(core).__module__.startswith(_PACKAGES) and hasattr(core, "poll")):
+        raise DecodeError(str(error) or type(error).__name__) from error
+    if not (is_ours(type(core).__module__) and hasattr(core, "poll")):
         raise DecodeError(f"it is a {type(core).__name__}, and no core")
     return core
 
@@ -66,33 +47,6 @@ class _Saver(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Asked for everything but Python's basic types; classes and functions are those with such names."""
         name = getattr(value, "__qualname__", None)
-        if isinstance(name, str) and not _is_known(value.__module__, name):
+        if isinstance(name, str) and not may_be_named(value.__module__, name):
             raise TypeError(f"it holds {value.__module__}.{name}, which no recording may name")
         return NotImplemented
-
-
-class _Loader(pickle.Unpickler):
-    shared: Sequence[object] = ()
-
-    def find_class(self, module: str, name: str) -> Any:
-        """A class that may be in a snapshot, and that is at home in that very module."""
-        if not _is_known(module, name):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no recording may name")
-        found = super().find_class(module, name)
-        if not isinstance(found, type) or found.__module__ != module:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no class of that module")
-        return found
-
-    def persistent_load(self, pid: Any) -> Any:
-        """One of the objects that are in no snapshot."""
-        return self.shared[pid]
-
-
-def _prelude(count: int) -> bytes:
-    """A pickle that takes so many objects from `persistent_load`, and so puts them first into the memo."""
-    one = [pickle.BININT1 + bytes([index]) + pickle.BINPERSID + pickle.MEMOIZE for index in range(count)]
-    return pickle.PROTO + bytes([5]) + b"".join(each + pickle.POP for each in one) + pickle.NONE + pickle.STOP
-
-
-def _is_known(module: str, name: str) -> bool:
-    return "." not in name and ((module, name) in _PLAIN or module.startswith(_PACKAGES))

@@ -95,7 +95,7 @@ class Cycles:
 
     def __init__(self, load: Load, num_cycles: int) -> None:
         self.load = load
-        self.scheduler = Scheduler(
+        self.scheduler: Core[Any, Any] = Scheduler(
             policy=Fcfs(),
             eos_token_ids=frozenset(),
             max_num_seqs=load.running,
@@ -105,7 +105,7 @@ class Cycles:
         )
         prompts = load.running * (PROMPT_BLOCKS + 1)
         growth = load.running * (-(-num_cycles // BLOCK_SIZE) + 3)
-        self.pool = KVPool(prompts + max(load.cached, growth), BLOCK_SIZE)
+        self.pool: Core[Any, Any] = KVPool(prompts + max(load.cached, growth), BLOCK_SIZE)
         self.seconds: dict[str, float] = {"scheduler": 0.0, "pool": 0.0}
         self.steps: deque[RunStep] = deque()
         self._mail: deque[ToScheduler] = deque()
@@ -182,7 +182,7 @@ def measure(loads: Sequence[Load], repeats: int) -> list[Times]:
         raise ValueError(f"nothing runs: {repeats} repeats of {loads}")
     under = [Cycles(load, repeats * CYCLES) for load in loads]
     taken: list[dict[str, list[float]]] = [{name: [] for name in cycles.seconds} for cycles in under]
-    with _no_collection():
+    with no_collection():
         for _ in range(repeats):
             for cycles, lists in zip(under, taken, strict=True):
                 before = dict(cycles.seconds)
@@ -197,7 +197,7 @@ def measure(loads: Sequence[Load], repeats: int) -> list[Times]:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """No garbage collection meanwhile: how long one takes depends on the rest of the process."""
     gc.collect()
     gc.disable()

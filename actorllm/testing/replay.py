@@ -10,10 +10,11 @@ from os import PathLike, fspath
 from typing import Any, BinaryIO, TypeVar
 
 from ..checkpoint import open_checkpoint
+from ..checkpoint.resolve import is_here
 from ..cores import Core
 from ..engine.record import describe, shared_objects
 from ..engine.snapshot import load
-from ..errors import DecodeError, UsageError
+from ..errors import DecodeError, ModelNotFound, UsageError
 from ..messages import Message
 from ..wire.codec import decode, encode
 from ..wire.recording import RecordingReader, Turn
@@ -93,9 +94,9 @@ class Report:
 def replay(path: str | PathLike[str], *, model: str | None = None) -> Report:
     """Run the cores over the segment in this file, up to the first difference. Blocks.
 
-    `model` is where the tokenizer is, if no longer where the engine had it. Raises DecodeError for a file
-    that is no recording or is damaged, UsageError for one that cannot be read, and what `open_checkpoint`
-    raises.
+    `model` is where the tokenizer is, if no longer where the engine had it; a hub id is to be given, since
+    no file may choose what is downloaded. Raises DecodeError for a file that is no recording or is damaged,
+    UsageError for one that cannot be read, and what `open_checkpoint` raises.
     """
     try:
         with open(path, "rb") as file:
@@ -116,7 +117,7 @@ class _Replay:
         snapshots = self._next(self._reader.poll_snapshots)
         if header is None or snapshots is None:
             raise DecodeError("the recording ends before its first turn")
-        self._cores = _load_all(snapshots, model or header["model"])
+        self._cores = _load_all(snapshots, model or _checked(header["model"]))
         self._report = Report(version=str(header.get("version")), num_actors=len(self._cores))
         self._begun: float | None = None
 
@@ -163,6 +164,14 @@ class _Replay:
                 return None
             self._reader.feed(data)
         return part
+
+
+def _checked(model: str) -> str:
+    """The model that the recording names, if it is one of our own or on this machine."""
+    if not is_here(model):
+        text = f"the recording is of the model {model!r}, which is not on this machine: name it with --model"
+        raise ModelNotFound(text)
+    return model
 
 
 def _load_all(snapshots: Mapping[str, bytes], model: str) -> dict[str, Core[Any, Any]]:
