@@ -8,6 +8,7 @@ from ..cores.prefix import Groups
 from ..messages import (
     Abort,
     CacheEvents,
+    Cancel,
     Command,
     CommandDone,
     Compile,
@@ -62,9 +63,12 @@ class Laws:
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
     - After a pause and in a sleep there is no step; when they begin, none is on its way.
     - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
+
+    `cancelled` has the requests whose Cancel the Frontend has heard.
     """
 
     def __init__(self, scenario: Scenario, window: int) -> None:
+        self.cancelled: set[int] = set()
         self._scenario = scenario
         self._window = window
         self._tracked: set[int] = set()
@@ -89,6 +93,8 @@ class Laws:
     def heard(self, actor: str, message: Any) -> None:
         """An actor is about to absorb a message."""
         match actor, message:
+            case "frontend", Cancel(request):
+                self.cancelled.add(request)
             case "detokenizer", Track(request):
                 self._tracked.add(request)
             case "detokenizer", Tokens():

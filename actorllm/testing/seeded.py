@@ -23,8 +23,9 @@ from ..config import EngineConfig
 from ..cores import Core
 from ..engine.placement import Spawn
 from ..engine.topology import EDGES, Bounds, routes
+from ..engine.wrapped import Wrapped
 from ..errors import InvalidRequest
-from ..messages import Job, RankFailed, Render, Rendered, StepFailed
+from ..messages import CacheEvents, Job, RankFailed, Render, Rendered, StepFailed
 from ..wire.codec import encode
 from ..wire.link import Link
 from ..wire.mailbox import Inbox, Mailbox, Port, open_mailbox
@@ -33,6 +34,7 @@ from .pipe import PipeEnd, open_pipe
 from .scenarios import Scenario
 from .sightings import Sightings
 from .steps import Steps, sleep, tick
+from .subscribers import Chronicle
 from .trace import Trace
 from .virtual import LOCAL, SECOND, late_replies
 
@@ -125,7 +127,7 @@ class SeededInbox:
         return message
 
 
-class Watched:
+class Watched(Wrapped):
     """A core that is listened to: laws and sightings hear all that it hears and says.
 
     It also holds its shell to a law: from the first `feed` of a turn to its end there is no checkpoint,
@@ -135,8 +137,7 @@ class Watched:
     def __init__(
         self, actor: str, core: Core[Any, Any], laws: Laws, sightings: Sightings, steps: Steps
     ) -> None:
-        self._actor = actor
-        self._core = core
+        super().__init__(actor, core)
         self._laws = laws
         self._sightings = sightings
         self._steps = steps
@@ -146,47 +147,29 @@ class Watched:
         """Raise AssertionError when there was a checkpoint since this was first called in the turn."""
         if self._step is None:
             self._step = self._steps.num_steps
-        assert self._step == self._steps.num_steps, f"a checkpoint in a turn of the {self._actor}"
+        assert self._step == self._steps.num_steps, f"a checkpoint in a turn of the {self.actor}"
 
     def turned(self) -> None:
         """The turn is over."""
         self.stay()
         self._step = None
-        self._core.check()
+        self.check()
 
     def feed(self, message: Any) -> None:
         """Absorb a message."""
         self.stay()
-        self._sightings.heard(self._actor, message)
-        self._laws.heard(self._actor, message)
-        self._core.feed(message)
+        self._sightings.heard(self.actor, message)
+        self._laws.heard(self.actor, message)
+        super().feed(message)
 
     def poll(self, now: float) -> tuple[Any, ...]:
         """What the core says."""
         self.stay()
-        said = self._core.poll(now)
+        said = super().poll(now)
         for message in said:
-            self._sightings.said(self._actor, message)
-            self._laws.said(self._actor, message)
+            self._sightings.said(self.actor, message)
+            self._laws.said(self.actor, message)
         return said
-
-    @property
-    def deadline(self) -> float:
-        """The core's."""
-        return self._core.deadline
-
-    @property
-    def idle(self) -> bool:
-        """The core's."""
-        return self._core.idle
-
-    def check(self) -> None:
-        """Check the core."""
-        self._core.check()
-
-    def statistics(self) -> Any:
-        """The core's."""
-        return self._core.statistics()
 
 
 class Seeded:
@@ -206,6 +189,7 @@ class Seeded:
         """`nursery` outlives the ring; the device's thread runs there."""
         self._steps = steps
         self.laws = Laws(scenario, limits.texts)
+        self.chronicle = Chronicle()
         self.crashes: list[BaseException] = []
         self.seeds: dict[int, int | None] = {}
         self.on_start: dict[str, Callable[[], None]] = {}
@@ -334,6 +318,8 @@ class Seeded:
             core.stay()
             if type(message) is Render:
                 self.seeds[message.request] = message.question.sampling.seed
+            if type(message) is CacheEvents:
+                self.chronicle.say(message)
             if type(message) is not Job:
                 self._trace.said(tick(), actor, targets[type(message)], message, encode(message))
             send(message)
@@ -349,7 +335,9 @@ class Seeded:
             self._next_due = self.laws.next_due
             self._sightings.turned(num_suspects)
         elif actor == "kvpool":
-            self.laws.pool_turned(core.statistics().num_cached_blocks)
+            num_cached_blocks = core.statistics().num_cached_blocks
+            self.laws.pool_turned(num_cached_blocks)
+            self.chronicle.turned(num_cached_blocks)
         elif actor == "detokenizer":
             self._sightings.see("tombstone", core.statistics().tombstones)
 

@@ -1,8 +1,6 @@
 """The production shells under seeded trio: cancellation anywhere, shutdown in the middle, links that cut."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from types import ModuleType
 from typing import Any, cast
@@ -11,9 +9,10 @@ import pytest
 
 from actorllm.actors import serve
 from actorllm.cores.grammar import Grammar
-from actorllm.engine import ring
+from actorllm.engine import ring, stream
 from actorllm.engine.cell import Bell
 from actorllm.engine.door import Door
+from actorllm.engine.events import Subscription
 from actorllm.engine.stream import Choice, Stream
 from actorllm.testing import seeded
 from actorllm.testing.report import SimulationFailed
@@ -22,6 +21,8 @@ from actorllm.testing.schedules import FAULTS, schedules
 from actorllm.wire.frames import FrameReader
 from actorllm.wire.link import Link
 
+from .helpers import fingerprints_elsewhere
+from .helpers import first_failure as first_of
 from .planted import Bug
 
 SCHEDULES = 3_000 if os.environ.get("ACTORLLM_SOAK") == "1" else 300
@@ -55,18 +56,8 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run_in_another_process() -> None:
     """With other hashes of strings, as each process has them."""
-    program = (
-        "from actorllm.testing.scenarios import pick; from actorllm.testing.schedules import schedules; "
-        "print(*(schedules(seed, pick(seed)).fingerprint for seed in range(5)))"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stdout.split() == [schedules(seed, pick(seed)).fingerprint for seed in range(5)]
+    here = [schedules(seed, pick(seed)).fingerprint for seed in range(5)]
+    assert fingerprints_elsewhere("schedules", 5) == here
 
 
 def test_a_run_is_of_some_size() -> None:
@@ -132,6 +123,100 @@ BUGS = (
         "_ask",
         {"self._door.abandon(cell.request)": "pass"},
         caught_by="the engine was not told",
+    ),
+    Bug(
+        "a stream that is left leaves one of its answers running",
+        "impatient",
+        Stream,
+        "close",
+        {"in self._choices": "in self._choices[:1]"},
+        caught_by="the engine was not told",
+    ),
+    Bug(
+        "an answer that fails leaves the others running",
+        "impatient",
+        Stream,
+        "_raise_if_failed",
+        {"self.close()": "self._finished = True"},
+        caught_by="the engine was not told",
+    ),
+    Bug(
+        "a stream ends with the first of its answers",
+        "calm",
+        Stream,
+        "_take",
+        {"and all(are_done)": "and any(are_done)"},
+        caught_by="finished before all answers are",
+    ),
+    Bug(
+        "a stream of several hears the news of the first alone",
+        "calm",
+        Stream,
+        "__anext__",
+        {"any(choice.has_news for choice in self._choices)": "self._choices[0].has_news"},
+        caught_by="still not idle",
+    ),
+    Bug(
+        "a stream of several forgets those that have finished",
+        "calm",
+        Stream,
+        "_take",
+        {"in enumerate(self._choices))": "in enumerate(self._choices) if not choice.is_done)"},
+        caught_by="in the place of",
+    ),
+    Bug(
+        "all answers have the same seed",
+        "calm",
+        Stream,
+        "_next_question",
+        {"nth_seed(seed, len(self._choices))": "seed"},
+        caught_by="expected Answer",
+    ),
+    Bug(
+        "seeds go on beyond an int64",
+        "tight",
+        module(stream),
+        "nth_seed",
+        {"(seed + index + 2**63) % 2**64 - 2**63": "min(seed + index, 2**63 - 1)"},
+        caught_by="expected Answer",
+    ),
+    Bug(
+        "a subscription is not ended when the door closes",
+        "calm",
+        Door,
+        "close",
+        {"subscription.end(error)": "pass"},
+        caught_by="still not idle: 0 callers, ",
+    ),
+    Bug(
+        "whoever subscribes too late waits forever",
+        "calm",
+        Door,
+        "subscribe",
+        {"self._closed is not None": "False"},
+        caught_by="still not idle: 0 callers, ",
+    ),
+    Bug(
+        "a subscription that is left stays",
+        "calm",
+        Door,
+        "subscribe",
+        {"self._subscriptions.remove(subscription)": "pass"},
+    ),
+    Bug(
+        "a subscriber is not told what it has lost",
+        "calm",
+        Subscription,
+        "__anext__",
+        {"news.sequence - self._next": "0"},
+        caught_by="news are lost before",
+    ),
+    Bug(
+        "a subscription drops what came last when it ends",
+        "calm",
+        Subscription,
+        "end",
+        {"self._port.close()": "self.close()"},
     ),
     Bug(
         "a stream forgets what came at once",
@@ -203,12 +288,7 @@ BUGS = (
 
 def first_failure(family: str) -> SimulationFailed:
     """What is found in the first seed that finds something."""
-    for seed in range(SEEDS):
-        try:
-            schedules(seed, draw(family, seed))
-        except SimulationFailed as failure:
-            return failure
-    raise AssertionError(f"not caught within {SEEDS} seeds")
+    return first_of(lambda seed: schedules(seed, draw(family, seed)), SEEDS)
 
 
 @pytest.mark.slow
