@@ -154,7 +154,7 @@ def test_the_help_of_an_option_is_the_line_of_the_docstring() -> None:
     assert found.keys() == EngineConfig.__dataclass_fields__.keys()
     assert found["block_size"] == "tokens in a KV block"
     assert found["seed"] == "seeds of requests that bring none derive from it; None draws one"
-    assert found["model"].endswith("what the cache holds)")
+    assert found["model"].endswith("sees the last 8 tokens)")
 
 
 @pytest.mark.slow
