@@ -46,7 +46,7 @@ class Bug:
             assert right in source, f"{self.name}: the code has changed; plant it anew"
             source = source.replace(right, wrong)
         names: dict[str, Any] = {}
-        exec(compile(source, "<planted>", "exec"), function.__globals__, names)
+        exec(compile(source, "<planted>", "exec"), inspect.unwrap(function).__globals__, names)
         monkeypatch.setattr(self.cls, self.method, names[self.method])
 
 

@@ -13,6 +13,7 @@ from actorllm.testing.report import SimulationFailed
 from actorllm.testing.scenarios import draw, pick
 from actorllm.testing.simulate import Change, simulate
 
+from .helpers import first_failure as first_of
 from .planted import BUGS, Bug
 
 SEEDS = 500
@@ -36,13 +37,12 @@ def first_failure(
     edges: Sequence[Edge] = EDGES,
 ) -> SimulationFailed:
     """What is found in the first seed that finds something."""
-    for seed in range(SEEDS):
+
+    def run(seed: int) -> None:
         scenario = pick(seed) if family is None else draw(family, seed)
-        try:
-            simulate(seed, scenario, changes=changes, edges=edges)
-        except SimulationFailed as failure:
-            return failure
-    raise AssertionError(f"not caught within {SEEDS} seeds")
+        simulate(seed, scenario, changes=changes, edges=edges)
+
+    return first_of(run, SEEDS)
 
 
 @pytest.mark.slow
