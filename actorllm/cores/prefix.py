@@ -122,6 +122,6 @@ def extend(
         text = parent + pack(tokens[begin : begin + block_size])
         for media in key.media if key is not None else ():
             if media.offset < begin + block_size and begin < media.offset + media.length:
-                text += media.digest + pack([begin - media.offset])
+                text += media.digest + pack([begin - media.offset, media.length])
         parent = hashlib.blake2b(text, digest_size=16).digest()
         contents.append(parent)

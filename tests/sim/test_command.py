@@ -9,7 +9,7 @@ from actorllm.cli import main
 from actorllm.testing.schedules import FAULTS
 from actorllm.testing.sightings import SIGHTINGS
 
-from .planted import BUGS
+from .planted_ring import DEVICE
 
 
 def run(*arguments: str) -> int:
@@ -44,7 +44,7 @@ def test_schedules_count_their_faults(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_failed_schedule_tells_how_to_see_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bug = next(bug for bug in BUGS if bug.name == "a slot is one too far")
+    bug = next(bug for bug in DEVICE if bug.name == "a slot is one too far")
     bug.plant(monkeypatch)
     assert run("--schedules", "--scenario", "calm", "--jobs", "1", "--start", "5") == 1
     told = capsys.readouterr().err
@@ -62,7 +62,7 @@ def test_one_seed_with_every_message(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_first_failure_ends_it_with_its_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bug = next(bug for bug in BUGS if bug.name == "a slot is one too far")
+    bug = next(bug for bug in DEVICE if bug.name == "a slot is one too far")
     bug.plant(monkeypatch)
     assert run("--scenario", "calm", "--jobs", "1", "--start", "5") == 1
     told = capsys.readouterr()

@@ -14,19 +14,20 @@ from actorllm.testing.scenarios import draw, pick
 from actorllm.testing.simulate import Change, simulate
 
 from .helpers import first_failure as first_of
-from .planted import BUGS, Bug
+from .planted import Bug
+from .planted_pool import POOL
+from .planted_ring import RING
 
 SEEDS = 500
 
-TIGHT = (
-    ("caller", "frontend", "mixed"),
-    ("renderer", "frontend", "calm"),
-    ("renderer", "detokenizer", "calm"),
-    ("detokenizer", "scheduler", "tight"),
-    ("frontend", "scheduler", "calm"),
-    ("grammar", "scheduler", "mixed"),
-    ("kvpool", "scheduler", "calm"),
-)
+TIGHT: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("caller", "frontend", "impatient", {"requests": 1, "aborts": 1.0, "commands": 30}),
+    ("renderer", "frontend", "calm", {}),
+    ("renderer", "detokenizer", "calm", {}),
+    ("detokenizer", "scheduler", "tight", {}),
+    ("frontend", "scheduler", "calm", {"commands": 30}),
+    ("grammar", "scheduler", "mixed", {}),
+]
 """Edges whose windows can be full to the last place, and the scenarios that fill them soonest."""
 
 
@@ -35,32 +36,35 @@ def first_failure(
     *,
     changes: Mapping[str, Change] | None = None,
     edges: Sequence[Edge] = EDGES,
+    **settings: Any,
 ) -> SimulationFailed:
-    """What is found in the first seed that finds something."""
+    """What is found in the first seed that finds something, with these settings of the scenarios."""
 
     def run(seed: int) -> None:
-        scenario = pick(seed) if family is None else draw(family, seed)
+        scenario = replace(pick(seed) if family is None else draw(family, seed), **settings)
         simulate(seed, scenario, changes=changes, edges=edges)
 
     return first_of(run, SEEDS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*POOL, *RING], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
-    failure = first_failure(bug.family)
+    failure = first_failure(bug.family, **bug.settings)
     assert bug.caught_by in failure.problem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "target", "family"), TIGHT)
-def test_a_window_that_is_one_too_small_is_caught(source: str, target: str, family: str) -> None:
+@pytest.mark.parametrize(("source", "target", "family", "settings"), TIGHT)
+def test_a_window_that_is_one_too_small_is_caught(
+    source: str, target: str, family: str, settings: dict[str, Any]
+) -> None:
     def smaller(edge: Edge) -> Edge:
         is_it = (edge.source, edge.target) == (source, target)
         return replace(edge, window=lambda limits: edge.window(limits) - 1) if is_it else edge
 
-    failure = first_failure(family, edges=[smaller(edge) for edge in EDGES])
+    failure = first_failure(family, edges=[smaller(edge) for edge in EDGES], **settings)
     assert f"messages from {source} to {target}" in failure.problem
 
 
