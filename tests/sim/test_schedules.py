@@ -28,7 +28,7 @@ from .planted import Bug
 SCHEDULES = 3_000 if os.environ.get("ACTORLLM_SOAK") == "1" else 300
 """Over all families."""
 
-CHUNK = 100
+CHUNK = min(SCHEDULES // 3, 300)
 """So many runs are one test; each must reach every fault."""
 
 SEEDS = 60
