@@ -207,6 +207,20 @@ def test_a_prompt_that_does_not_fit_stops_those_behind_it() -> None:
     assert (grants(answer), unpack_ids(answer.refused)) == ([], [])
 
 
+def test_it_says_when_blocks_are_short() -> None:
+    pool = KVPool(4, 4)
+    assert not ask(pool, reserve(waiting=[Want(1, range(9))])).is_full
+    assert ask(pool, reserve(waiting=[Want(2, [7] * 5)], in_flight=True)).is_full
+    assert not ask(pool, reserve([Want(1, [9], 1, 9, 9)], [Want(2, debt=5)], budget=1)).is_full
+
+
+def test_blocks_are_short_when_one_that_runs_takes_those_of_another() -> None:
+    pool = KVPool(2, 2)
+    ask(pool, reserve(waiting=[Want(1, [1, 2]), Want(2, [3, 4])]))
+    answer = ask(pool, reserve([Want(1, [9], 1, 2, 2), Want(2, [9], 1, 2, 2)]))
+    assert (answer.is_full, unpack_ids(answer.preempted)) == (True, [2])
+
+
 def test_the_watermark_is_kept_free_while_others_run() -> None:
     pool = KVPool(4, 4, watermark=0.5)
     assert [

@@ -5,8 +5,8 @@ from math import inf
 
 from actorllm.cores.kvpool import KVPool
 from actorllm.cores.policy import Fair
-from actorllm.messages import Ending, Terms, Tokens
-from tests.cores.build import BOOM, TokenSide, rows, say, scheduler, submit
+from actorllm.messages import Ending, Reserve, RunStep, Terms, Tokens
+from tests.cores.build import BOOM, Grant, TokenSide, reserved, rows, say, scheduler, submit, wants
 from tests.cores.test_scheduler import done, only, running
 
 
@@ -96,3 +96,25 @@ def test_a_tenant_without_a_seat_takes_one_from_a_tenant_with_several() -> None:
     side.done(7, 8)
     assert [row[0] for row in rows(side.steps[-1])] == [1, 4]
     assert side.scheduler.statistics().num_preemptions == 1
+
+
+def offered(asked: Reserve) -> int:
+    """How many waiting requests the pool is asked for."""
+    return len(wants(asked)) - asked.num_running
+
+
+def test_while_blocks_are_short_few_are_offered_and_more_as_they_are_let_in() -> None:
+    core = scheduler(seqs=100)
+    asked = only(say(core, *(submit(n, [n], max_tokens=9) for n in range(1, 21))), Reserve)
+    assert offered(asked) == 20
+    full = replace(reserved(asked, Grant(1, 0, 1, [0])), is_full=True)
+    step = only(say(core, full), RunStep)
+    counts = []
+    for first in (0, 0, 2, 3, 5, 9):
+        asked = only(say(core, done(step, *[7] * step.samples.count(1))), Reserve)
+        counts.append(offered(asked))
+        running = [Grant(want.request, 0, 1) for want in wants(asked)[: asked.num_running]]
+        new = [Grant(n, 0, 1, [n]) for n in range(first, first + counts[-1])] if first else []
+        answer = replace(reserved(asked, *running, *new), is_full=not first)
+        step = only(say(core, answer), RunStep)
+    assert counts == [2, 1, 1, 2, 4, 8]
