@@ -2,8 +2,7 @@
 
 import os
 from collections import Counter
-from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -78,16 +77,11 @@ def test_trio_is_left_as_it_was() -> None:
     assert (_run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING) == before
 
 
-def module(of: ModuleType) -> type[Any]:
-    """Functions of a module can have bugs as methods of a class can."""
-    return cast(type[Any], of)
-
-
 BUGS = (
     Bug(
         "a deadline is ignored",
         "impatient",
-        module(serve),
+        serve,
         "_receive",
         {"math.isinf(deadline)": "True"},
         caught_by="nobody woke for it",
@@ -95,7 +89,7 @@ BUGS = (
     Bug(
         "a checkpoint between feed and poll",
         "calm",
-        module(seeded),
+        seeded,
         "serve",
         {"drain(core, inbox)": "drain(core, inbox); await anyio.sleep(0)"},
         caught_by="a checkpoint in a turn",
@@ -103,7 +97,7 @@ BUGS = (
     Bug(
         "a checkpoint between two words",
         "calm",
-        module(seeded),
+        seeded,
         "serve",
         {"send(out)": "send(out); await anyio.sleep(0)"},
         caught_by="a checkpoint in a turn",
@@ -175,7 +169,7 @@ BUGS = (
     Bug(
         "seeds go on beyond an int64",
         "tight",
-        module(stream),
+        stream,
         "nth_seed",
         {"(seed + index + 2**63) % 2**64 - 2**63": "min(seed + index, 2**63 - 1)"},
         caught_by="expected Answer",
@@ -278,7 +272,7 @@ BUGS = (
     Bug(
         "the actors are never started",
         "calm",
-        module(ring),
+        ring,
         "_guard",
         {"await run()": "await anyio.sleep(0.05)"},
         caught_by="still not idle",
