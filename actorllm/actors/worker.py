@@ -88,7 +88,7 @@ class Device:
         """What it failed with, if it did: that costs no step."""
         try:
             self._runner.command(command.action, command.argument)
-        except Exception as error:  # whatever loading or profiling raises goes to the caller
+        except BaseException as error:  # whatever loading or profiling raises goes to the caller
             return box(error)
         return None
 

@@ -352,8 +352,6 @@ class Scheduler:
             if request.status is not Status.ENDED
         ]
         self._end_epoch()
-        if self._gate.is_waiting:
-            self._table.said.others.append(self._gate.finish(message.fault))
         if len(present) == 1:
             self._table.end(present[0], "error", fault=message.fault)
         else:

@@ -87,15 +87,15 @@ EDGES: tuple[Edge, ...] = (
     Edge("scheduler", "frontend", (CommandDone,), lambda b: 1),
     Edge("detokenizer", "scheduler", (Abort,), lambda b: b.requests),
     Edge("frontend", "caller", (Rendered, Failed, Delta, CommandDone), lambda b: 0),
-    # One Reserve is open at a time; before the next, at most one epoch ends (two, if a command fails that
-    # ended one), and each request that the pool has heard of is released once.
+    # One Reserve is open at a time; before the next, the pool is reset at most once, and each request that it
+    # has heard of is released once.
     Edge(
         "scheduler",
         "kvpool",
         (Reserve, Release, ResetPool, ResetPrefixCache),
-        lambda b: 3 + 2 * b.requests,
+        lambda b: 2 + 2 * b.requests,
     ),
-    Edge("kvpool", "scheduler", (Reserved, PoolReset), lambda b: 3),
+    Edge("kvpool", "scheduler", (Reserved, PoolReset), lambda b: 2),
     Edge("kvpool", "caller", (CacheEvents,), lambda b: 0),
     # A request does not end while its grammar compiles: the Drop of one, then the Compile of the next.
     Edge("scheduler", "grammar", (Compile, Drop), lambda b: 2 * b.requests),

@@ -72,7 +72,7 @@ def asked_of_hash() -> list[Asked]:
         Asked(
             stems[index % 2][: 20 + 4 * index] + [rng.randrange(256) for _ in range(rng.randrange(1, 60))],
             SamplingParams(
-                max_tokens=8 + index * 7 % 17, temperature=index % 2, seed=index, ignore_eos=index % 4 != 0
+                max_tokens=26 + index * 7 % 17, temperature=index % 2, seed=index, ignore_eos=index % 4 != 0
             ),
             service(index),
         )
@@ -169,7 +169,7 @@ def real_config(chosen: dict[str, Any]) -> EngineConfig:
     return EngineConfig(**(fixed | chosen | small), verify=True)
 
 
-@cache
+@pytest.fixture(scope="session")
 def asked_of_model() -> list[Asked]:
     """Six short requests; four of them begin alike."""
     tokenizer = open_checkpoint("smollm2-135m").tokenizer()
@@ -177,13 +177,15 @@ def asked_of_model() -> list[Asked]:
 
 
 @pytest.fixture(scope="session")
-def plain_tokens(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[list[int]]:
+def plain_tokens(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str, asked_of_model: list[Asked]
+) -> list[list[int]]:
     """What each request gets alone in the plainest engine; one process makes it for all."""
     own = tmp_path_factory.getbasetemp()
     kept = (own if worker_id == "master" else own.parent) / "equivalence-plain.json"
 
     async def make() -> list[list[int]]:
-        return (await answers(real_config(PLAIN), asked_of_model(), alone=True))[0]
+        return (await answers(real_config(PLAIN), asked_of_model, alone=True))[0]
 
     with FileLock(f"{kept}.lock"):
         if not kept.exists():
@@ -194,9 +196,9 @@ def plain_tokens(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> li
 
 @on_both_backends(COVERING)
 async def test_the_default_model_gives_the_tokens_of_the_plainest_engine(
-    chosen: dict[str, Any], plain_tokens: list[list[int]]
+    chosen: dict[str, Any], asked_of_model: list[Asked], plain_tokens: list[list[int]]
 ) -> None:
     steps = Steps()
-    made, statistics = await answers(real_config(chosen), asked_of_model(), steps.parts())
+    made, statistics = await answers(real_config(chosen), asked_of_model, steps.parts())
     assert made == plain_tokens
     check_what_happened(chosen, steps, statistics)
