@@ -27,6 +27,7 @@ TIGHT: list[tuple[str, str, str, dict[str, Any]]] = [
     ("detokenizer", "scheduler", "tight", {}),
     ("frontend", "scheduler", "calm", {"commands": 30}),
     ("grammar", "scheduler", "mixed", {}),
+    ("kvpool", "scheduler", "faulty", {}),
 ]
 """Edges whose windows can be full to the last place, and the scenarios that fill them soonest."""
 
