@@ -301,4 +301,4 @@ def test_a_failure_tells_seed_scenario_and_last_words(monkeypatch: pytest.Monkey
     text = str(failure)
     assert failure.scenario == draw("calm", failure.seed)
     assert text.startswith(f"seed {failure.seed} of calm: LookupError: no such grammar")
-    assert "scheduler -> grammar: Compile(" in text
+    assert "frontend -> renderer: Render(request=" in text
