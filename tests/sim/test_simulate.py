@@ -15,7 +15,7 @@ from .helpers import fingerprints_elsewhere
 RUNS = 50_000 if os.environ.get("ACTORLLM_SOAK") == "1" else 2_000
 """Over all families."""
 
-CHUNK = 400
+CHUNK = 200
 """Seeds of a test; in the first so many of a family everything is seen that it must see."""
 
 ALWAYS = {
