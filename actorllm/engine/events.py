@@ -59,8 +59,8 @@ class Subscription:
         with suppress(anyio.WouldBlock):
             self._port.send_nowait(news)
 
-    def end(self, error: ActorLLMError | None = None) -> None:
-        """There will be no more news."""
+    def end(self, error: ActorLLMError) -> None:
+        """There will be no more news, since the engine has ended with this."""
         self._error = error
         self._port.close()
 
