@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from ..messages import (
-    Abort,
     Delta,
     Ending,
     Fault,
@@ -38,8 +37,8 @@ class Detokenizer:
     """Every Track gets exactly one delta with a finish reason, and it is its last.
 
     A turn that absorbed Tokens says one Text, with the highest step and at most one delta a request. A
-    request that ends at a stop string is aborted, and leaves a tombstone until the Scheduler's ending
-    of it arrives. `feed` raises AssertionError when the Scheduler speaks of a request that it was
+    request that ends at a stop string leaves a tombstone until the Scheduler's ending of it arrives (the
+    Frontend aborts it). `feed` raises AssertionError when the Scheduler speaks of a request that it was
     never told of, or that it has ended.
     """
 
@@ -49,7 +48,6 @@ class Detokenizer:
         self._tombstones: set[int] = set()
         self._step: int | None = None
         self._news: dict[int, _News] = {}
-        self._aborts: dict[int, Abort] = {}
         self._tokens = self._dropped = self._stop_strings = 0
 
     def feed(self, message: ToDetokenizer, /) -> None:
@@ -63,15 +61,13 @@ class Detokenizer:
                 assert_never(message)
 
     def poll(self, now: float, /) -> tuple[FromDetokenizer, ...]:
-        """One Text for the Tokens since the last poll, then an Abort for each stop string in them."""
+        """One Text for the Tokens since the last poll."""
         if self._step is None:
             return ()
         text = Text(self._step, tuple(news.delta(request) for request, news in self._news.items()))
-        said: tuple[FromDetokenizer, ...] = (text, *self._aborts.values())
         self._step = None
         self._news.clear()
-        self._aborts.clear()
-        return said
+        return (text,)
 
     @property
     def deadline(self) -> float:
@@ -86,7 +82,6 @@ class Detokenizer:
     def check(self) -> None:
         """Raise AssertionError when a request is both open and ended, or something would never be said."""
         _require(self._tombstones.isdisjoint(self._tracked), "a request is open beside its tombstone")
-        _require(self._aborts.keys() <= self._tombstones, "an abort without a tombstone")
         _require(self._step is not None or not self._news, "deltas without a step")
         for request, news in self._news.items():
             _require((request in self._tracked) == (news.finish_reason is None), f"{request} ended halfway")
@@ -120,7 +115,6 @@ class Detokenizer:
     def _bury(self, request: int, ending: Ending | None) -> None:
         if ending is not None:
             self._tombstones.remove(request)
-            self._aborts.pop(request, None)
 
     def _write(self, request: int, tokens: list[int], ending: Ending | None) -> None:
         text, num_tokens, stop = self._tracked[request].write(tokens, ending)
@@ -139,7 +133,6 @@ class Detokenizer:
             del self._tracked[request]
         if stop is not None and ending is None:
             self._tombstones.add(request)
-            self._aborts[request] = Abort(request)
 
 
 class _Writer:

@@ -8,6 +8,7 @@ from ..messages import (
     Cancel,
     Command,
     CommandDone,
+    Delta,
     Failed,
     FromFrontend,
     Generate,
@@ -31,7 +32,10 @@ class FrontendStatistics:
 
 
 class Frontend:
-    """Passes each question on, its answer back, and a Cancel down the path of its request."""
+    """Passes each question on, its answer back, and a Cancel down the path of its request.
+
+    What ended at a stop string still runs: it is aborted down the same path, ahead of the next question.
+    """
 
     def __init__(self, seed: int) -> None:
         """`seed` (uint64): the seeds of requests that bring none derive from it and their id."""
@@ -63,10 +67,7 @@ class Frontend:
             case Text(step, deltas):
                 self._seen = max(self._seen, step)
                 for delta in deltas:
-                    assert delta.request in self._open, f"text for request {delta.request}, which is not open"
-                    if delta.finish_reason is not None:
-                        self._finish(delta.request, delta.finish_reason)
-                self._out.extend(deltas)
+                    self._pass_on(delta)
             case _:
                 assert_never(message)
 
@@ -97,6 +98,15 @@ class Frontend:
         return FrontendStatistics(
             len(self._open), sum(self._open.values()), tuple(sorted(self._finished.items()))
         )
+
+    def _pass_on(self, delta: Delta) -> None:
+        request = delta.request
+        assert request in self._open, f"text for request {request}, which is not open"
+        self._out.append(delta)
+        if delta.finish_reason is not None:
+            if isinstance(delta.stop_reason, str) and not self._open[request]:
+                self._out.append(Abort(request))
+            self._finish(request, delta.finish_reason)
 
     def _finish(self, request: int, reason: str) -> None:
         assert request in self._open, f"request {request} ends twice"

@@ -338,10 +338,10 @@ class Scheduler:
         self._late += late
 
     def _step_has_failed(self, message: StepFailed) -> None:
-        """Plan everyone again from their tokens; who was alone in the step is the guilty one.
+        """Plan everyone again from their tokens; a first crash may have been an accident.
 
-        A first crash may have been an accident. Whoever was there at a second one is on probation: it runs
-        alone until it is a token past that point, so that the next crash names the guilty one.
+        Whoever was there at a second one is on probation: it runs alone until it is a token past that point,
+        so that the next crash names the guilty one. Who was alone at the second is named already.
         """
         self._failed += 1
         present = [
@@ -352,13 +352,14 @@ class Scheduler:
             if request.status is not Status.ENDED
         ]
         self._end_epoch()
-        if len(present) == 1:
-            self._table.end(present[0], "error", fault=message.fault)
+        for request in present:
+            request.num_crashes += 1
+        crashed = [request for request in present if request.num_crashes >= CRASHES]
+        if len(present) == len(crashed) == 1:
+            self._table.end(crashed[0], "error", fault=message.fault)
         else:
-            for request in present:
-                request.num_crashes += 1
-                if request.num_crashes >= CRASHES:
-                    self._table.suspect(request)
+            for request in crashed:
+                self._table.suspect(request)
 
     def _end_epoch(self) -> None:
         """All KV is lost, and what is said of the steps on their way is not heard."""

@@ -85,9 +85,6 @@ EDGES: tuple[Edge, ...] = (
     Edge("detokenizer", "frontend", (Text,), lambda b: b.texts + 2 * b.requests),
     Edge("frontend", "scheduler", (Seen, Command), lambda b: b.texts + 1),
     Edge("scheduler", "frontend", (CommandDone,), lambda b: 1),
-    # A stop string gives its seat back at once. An actor hears all of its mail in a turn, so the Abort is
-    # heard before the next Submit in that seat is; a way that is slower than the Submit's breaks this.
-    Edge("detokenizer", "scheduler", (Abort,), lambda b: b.requests),
     Edge("frontend", "caller", (Rendered, Failed, Delta, CommandDone), lambda b: 0),
     # One Reserve is open at a time; before the next, the pool is reset at most once, and each request that it
     # has heard of is released once.

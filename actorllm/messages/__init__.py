@@ -81,7 +81,7 @@ ToWorker = RunStep | RunCommand | JobDone
 FromWorker = Job | RankDone | RankFailed
 
 ToDetokenizer = Track | Tokens
-FromDetokenizer = Text | Abort
+FromDetokenizer = Text
 
 ToCell = Rendered | Failed | Delta
 """What ends in the cell of a request."""

@@ -1,5 +1,6 @@
 """The protocol's laws, which no core sees alone: held against all that the actors hear and say."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +59,8 @@ class Laws:
     - Every Submit gets one Ending; nothing is said of a request after it, nor after the turn that heard
       its Abort.
     - A request with a timeout ends in the first turn after it has passed, and not before.
-    - A request fails by a step that raised only if no other open one was in it; while there is a suspect,
-      a step has one row.
+    - A request fails by a step that raised only if no other open one was in it, and not by the first that it
+      was in; while there is a suspect, a step has one row.
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
     - After a pause and in a sleep there is no step; when they begin, none is on its way.
     - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
@@ -85,6 +86,7 @@ class Laws:
         self._most_rows = 0
         self._rows: dict[int, list[int]] = {}
         self._raised: list[int] = []
+        self._crashes: Counter[int] = Counter()
         self._tables = Tables(Groups(scenario.windows, scenario.block_size))
         self._mirror = Mirror(scenario.block_size)
         self._command = Command(0, "")
@@ -120,6 +122,7 @@ class Laws:
                 self._in_flight -= 1
                 if isinstance(message, StepFailed):
                     self._raised = self._rows.get(step, [])
+                    self._crashes.update(self._raised)
 
     def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
@@ -179,6 +182,9 @@ class Laws:
             assert request in self._raised, f"request {request} failed by a step that it was not in"
             alone = self._ended.issuperset(others)
             assert alone, f"request {request} failed by a step that {others} were in too"
+            assert self._crashes[request] > 1, (
+                f"request {request} failed by the first step that raised with it"
+            )
 
     def _say_done(self, message: CommandDone) -> None:
         action = self._command.action

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from actorllm.cores import NEVER
 from actorllm.cores.detokenizer import Detokenizer, DetokenizerStatistics
 from actorllm.messages import (
-    Abort,
     Delta,
     Ending,
     Fault,
@@ -157,12 +156,12 @@ def test_the_last_token_is_shown_when_something_else_ended_the_request() -> None
     assert said == (Text(1, (Delta(1, "a<end>", column([97, END]), "length"),)),)
 
 
-def test_a_stop_string_ends_the_request_and_aborts_it() -> None:
+def test_a_stop_string_ends_the_request() -> None:
     detokenizer = opened(1, 2, rules=TextRules(stop=("xy",)))
     assert say(detokenizer, tokens(1, (1, b"ax"))) == (Text(1, (Delta(1, "a", column(b"ax")),)),)
     said = say(detokenizer, tokens(2, (1, b"yz"), (2, b"b")))
     deltas = (Delta(1, "", column(b"y"), "stop", "xy"), Delta(2, "b", column(b"b")))
-    assert said == (Text(2, deltas), Abort(1))
+    assert said == (Text(2, deltas),)
     assert detokenizer.statistics() == DetokenizerStatistics(
         tracked=1, tombstones=1, tokens=4, dropped=1, stop_strings=1
     )
@@ -171,12 +170,12 @@ def test_a_stop_string_ends_the_request_and_aborts_it() -> None:
 def test_the_stop_string_is_shown_on_demand() -> None:
     rules = TextRules(stop=("o w",), include_stop_str_in_output=True)
     said = say(opened(1, rules=rules), tokens(1, (1, [256, 97])))
-    assert said == (Text(1, (Delta(1, "two w", column([256]), "stop", "o w"),)), Abort(1))
+    assert said == (Text(1, (Delta(1, "two w", column([256]), "stop", "o w"),)),)
 
 
 def test_a_tombstone_drops_late_tokens_until_the_ending() -> None:
     detokenizer = opened(1, rules=TextRules(stop=("x",)))
-    assert say(detokenizer, tokens(1, (1, b"x")))[1:] == (Abort(1),)
+    assert say(detokenizer, tokens(1, (1, b"x"))) == (Text(1, (Delta(1, "", column(b"x"), "stop", "x"),)),)
     assert say(detokenizer, tokens(2, (1, b"ab"))) == (Text(2, ()),)
     assert not detokenizer.idle
     assert say(detokenizer, tokens(3, (1, b"c"), endings=[Ending(1, "abort")])) == (Text(3, ()),)
@@ -184,14 +183,14 @@ def test_a_tombstone_drops_late_tokens_until_the_ending() -> None:
     assert detokenizer.statistics() == DetokenizerStatistics(0, 0, tokens=1, dropped=3, stop_strings=1)
 
 
-def test_a_stop_string_beside_the_ending_needs_no_abort() -> None:
+def test_a_stop_string_beside_the_ending_leaves_no_tombstone() -> None:
     detokenizer = opened(1, rules=TextRules(stop=("x",)))
     said = say(detokenizer, tokens(1, (1, b"axb"), endings=[Ending(1, "length")]))
     assert said == (Text(1, (Delta(1, "a", column(b"ax"), "stop", "x"),)),)
     assert detokenizer.idle
 
 
-def test_an_ending_in_the_same_turn_takes_the_abort_back() -> None:
+def test_an_ending_in_the_turn_of_a_stop_string_leaves_no_tombstone() -> None:
     detokenizer = opened(1, rules=TextRules(stop=("x",)))
     said = say(detokenizer, tokens(1, (1, b"x")), tokens(2, (1, b"a"), endings=[Ending(1, "length")]))
     assert said == (Text(2, (Delta(1, "", column(b"x"), "stop", "x"),)),)
@@ -284,11 +283,8 @@ def test_batches_and_turns_change_no_answer(answers: list[bytes], data: st.DataO
                 open_requests.remove(request)
         detokenizer.feed(tokens(step, *pairs, endings=endings))
         if data.draw(st.booleans()) or not open_requests:
-            text, *aborts = detokenizer.poll(0.0)
-            assert isinstance(text, Text)
+            (text,) = detokenizer.poll(0.0)
             assert text.step == step
-            stopped = {d.request for d in text.deltas if d.stop_reason is not None}
-            assert set(aborts) == {Abort(request) for request in stopped & open_requests}
             deltas += text.deltas
         detokenizer.check()
     assert detokenizer.idle

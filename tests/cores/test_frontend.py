@@ -102,6 +102,25 @@ def test_deltas_go_to_the_callers_and_then_the_step_is_seen() -> None:
     assert core.statistics() == FrontendStatistics(1, 0, (("stop", 1),))
 
 
+def test_what_ended_at_a_stop_string_is_aborted_before_the_next_question() -> None:
+    core = opened(1)
+    delta = Delta(1, "a", b"", "stop", "xy")
+    first, abort, render, seen = say(core, Text(4, (delta,)), Generate(2, question()))
+    assert (first, abort, seen) == (delta, Abort(1), Seen(4))
+    assert isinstance(render, Render)
+
+
+@pytest.mark.parametrize("stop_reason", [None, 7])
+def test_what_the_scheduler_ended_is_not_aborted(stop_reason: int | None) -> None:
+    delta = Delta(1, "a", b"", "stop", stop_reason)
+    assert say(opened(1), Text(4, (delta,))) == (delta, Seen(4))
+
+
+def test_one_abort_is_enough_for_what_was_cancelled_before_its_stop_string() -> None:
+    delta = Delta(1, "a", b"", "stop", "xy")
+    assert say(opened(1), Cancel(1), Text(4, (delta,))) == (Abort(1), delta, Seen(4))
+
+
 def test_steps_are_confirmed_once_a_turn_and_once_in_all() -> None:
     core = opened(1)
     assert say(core, Text(4, ()), Text(5, ())) == (Seen(5),)

@@ -478,28 +478,31 @@ def test_a_step_that_samples_nothing_takes_no_place_in_the_window() -> None:
 # -- failures -----------------------------------------------------------------------------------------
 
 
-def test_a_failed_step_fails_its_requests_and_plans_the_others_anew() -> None:
+def test_a_failed_step_plans_all_anew_and_at_the_second_fails_who_was_alone() -> None:
     ring = side(seqs=1)
     ring.feed(submit(1, [1, 2], max_tokens=1), submit(2, [3, 4]))
     ring.done(7)
     assert ring.planned == [(2, 2, 1)]
     ring.feed(submit(3, [5, 6]))
-    said = ring.fail()
-    assert ResetPool(1) in said
+    assert ResetPool(1) in ring.fail()
+    assert ring.endings == [Ending(1, "length")]
+    assert ring.planned == [(2, 2, 1)]
+    assert ResetPool(2) in ring.fail()
     assert ring.endings == [Ending(1, "length"), Ending(2, "error", None, BOOM)]
     step = ring.steps[-1]
-    assert (step.epoch, rows(step), unpack_ids(step.finished)) == (1, [(3, 2, 1)], [])
-    assert ring.scheduler.statistics().num_failed_steps == 1
+    assert (step.epoch, rows(step), unpack_ids(step.finished)) == (2, [(3, 2, 1)], [])
+    assert ring.scheduler.statistics().num_failed_steps == 2
 
 
-def test_of_two_steps_in_flight_only_the_failed_one_fails_its_requests() -> None:
+def test_of_two_steps_in_flight_only_the_failed_one_fails_its_request() -> None:
     core = scheduler(budget=2, in_flight=2)
-    asked = only(say(core, submit(1, [1, 2], max_tokens=1), submit(2, [3, 4])), Reserve)
-    said = say(core, reserved(asked, Grant(1, 0, 2, [0])))
-    first, asked = only(said, RunStep), only(said, Reserve)
-    say(core, reserved(asked, Grant(2, 0, 2, [1])))
-    said = say(core, StepFailed(first.step, 0, BOOM))
-    assert said[0] == ResetPool(1)
+    said = say(core, submit(1, [1, 2], max_tokens=1), submit(2, [3, 4]))
+    for epoch in (0, 1):
+        said = say(core, reserved(only(said, Reserve), Grant(1, 0, 2, [0])))
+        first, asked = only(said, RunStep), only(said, Reserve)
+        say(core, reserved(asked, Grant(2, 0, 2, [1])))
+        said = say(core, StepFailed(first.step, epoch, BOOM))
+        assert said[0] == ResetPool(epoch + 1)
     assert only(said, Tokens).endings == (Ending(1, "error", None, BOOM),)
     assert not any(isinstance(message, Release) for message in said)
     assert wants(only(said, Reserve)) == [Want(2, [3, 4], 2)]
@@ -509,8 +512,8 @@ def test_what_ended_in_the_turn_of_a_failure_is_not_released() -> None:
     core = scheduler(in_flight=2)
     step = running(core, submit(1, [1, 2], max_tokens=1), submit(2, [3], max_tokens=1))
     said = say(core, Abort(1), StepFailed(step.step, 0, BOOM))
-    assert [type(message) for message in said] == [ResetPool, Tokens]
-    assert only(said, Tokens).endings == (Ending(1, "abort"), Ending(2, "error", None, BOOM))
+    assert [type(message) for message in said] == [ResetPool, Tokens, Reserve]
+    assert only(said, Tokens).endings == (Ending(1, "abort"),)
 
 
 def test_a_request_whose_step_is_lost_keeps_its_tokens_and_starts_again() -> None:
@@ -529,12 +532,11 @@ def test_a_reserved_of_the_failed_epoch_is_ignored() -> None:
     core = scheduler(in_flight=2)
     step = running(core, submit(1, [1, 2], max_tokens=1))
     asked = only(say(core, submit(2, [3, 4])), Reserve)
-    said = say(core, StepFailed(step.step, 0, BOOM))
-    assert [type(message) for message in said] == [ResetPool, Tokens]
+    assert say(core, StepFailed(step.step, 0, BOOM)) == (ResetPool(1),)
     said = say(core, reserved(asked, Grant(2, 0, 2, [0]), refused=[2]))
     again = only(said, Reserve)
     assert len(said) == 1
-    assert (again.epoch, wants(again)) == (1, [Want(2, [3, 4], 2)])
+    assert (again.epoch, wants(again)) == (1, [Want(1, [1, 2], 2), Want(2, [3, 4], 2)])
 
 
 def test_steps_of_the_failed_epoch_are_ignored() -> None:
@@ -551,7 +553,7 @@ def test_an_abort_of_an_offered_request_after_a_failure_releases_nothing() -> No
     core = scheduler(in_flight=2)
     step = running(core, submit(1, [1, 2], max_tokens=1))
     asked = only(say(core, submit(2, [3, 4])), Reserve)
-    said = say(core, StepFailed(step.step, 0, BOOM), Abort(2))
+    said = say(core, StepFailed(step.step, 0, BOOM), Abort(1), Abort(2))
     assert [type(message) for message in said] == [ResetPool, Tokens]
     assert say(core, reserved(asked, Grant(2, 0, 2, [0])), PoolReset(1)) == ()
     assert core.idle

@@ -129,15 +129,15 @@ async def test_the_callers_own_exception_leaves_the_block_as_it_is() -> None:
     assert caught.value is error
 
 
-@pytest.mark.parametrize("step", [2, 4, 9])
-async def test_a_step_that_raises_once_costs_nobody_anything(step: int) -> None:
+@pytest.mark.parametrize(("step", "count"), [(2, 1), (2, 6), (4, 6), (9, 6)])
+async def test_a_step_that_raises_once_costs_nobody_anything(step: int, count: int) -> None:
     async with Engine(config(max_num_seqs=2), parts=failing(step)) as engine:
 
         async def ask(prompt: list[int]) -> None:
             assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
 
         async with anyio.create_task_group() as nursery:
-            for prompt in prompts(6):
+            for prompt in prompts(count):
                 nursery.start_soon(ask, prompt)
         await engine.check()
         assert (await engine.statistics())["scheduler"]["num_failed_steps"] == 1
@@ -215,10 +215,10 @@ class Panic(BaseException):
 
 
 class Panics(HashRunner):
-    """A model whose library panics in the second step."""
+    """A model whose library panics in every step but the first."""
 
     def execute(self, step: RunStep) -> bytes:
-        if step.step == 2:
+        if step.step > 1:
             raise Panic("a library gave up")
         return super().execute(step)
 

@@ -47,6 +47,14 @@ SCHEDULER = (
         {"message.epoch == self._epoch": "True"},
     ),
     Bug(
+        "the first crash convicts",
+        "faulty",
+        Scheduler,
+        "_step_has_failed",
+        {"request.num_crashes += 1": "request.num_crashes += CRASHES"},
+        caught_by="failed by the first step",
+    ),
+    Bug(
         "an Abort is not heard",
         "impatient",
         Table,
@@ -281,8 +289,8 @@ TEXT = (
         "a request ends twice",
         "impatient",
         Frontend,
-        "feed",
-        {"self._out.extend(deltas)": "self._out.extend((*deltas, *deltas[:1]))"},
+        "_pass_on",
+        {"self._out.append(delta)": "self._out += [delta, delta]"},
     ),
     Bug(
         "a token is delivered twice",

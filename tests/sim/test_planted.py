@@ -22,9 +22,10 @@ SEEDS = 500
 
 TIGHT: list[tuple[str, str, str, dict[str, Any]]] = [
     ("caller", "frontend", "impatient", {"requests": 1, "aborts": 1.0, "commands": 30}),
+    ("frontend", "renderer", "impatient", {"requests": 1, "aborts": 1.0}),
+    ("renderer", "scheduler", "impatient", {"requests": 1, "aborts": 1.0}),
     ("renderer", "frontend", "calm", {}),
     ("renderer", "detokenizer", "calm", {}),
-    ("detokenizer", "scheduler", "tight", {}),
     ("frontend", "scheduler", "calm", {"commands": 30}),
     ("grammar", "scheduler", "mixed", {}),
     ("kvpool", "scheduler", "faulty", {}),
