@@ -213,7 +213,7 @@ async def test_unknown_paths_and_methods_have_the_same_shape() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_the_engine_cannot_finish_is_a_500(stream: bool) -> None:
-    async with served(failing(1)) as (_, client):
+    async with served(failing(1, 2)) as (_, client):
         request = {"prompt": "abc", "temperature": 0, "stream": stream}
         failed = await client.post(COMPLETIONS, json=request)
         good = await client.post(COMPLETIONS, json=request | {"stream": False})

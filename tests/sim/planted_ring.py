@@ -102,7 +102,7 @@ SCHEDULER = (
         "faulty",
         Scheduler,
         "_step_has_failed",
-        {"len(present) == 1": "present", "present[0], ": "present.pop(), "},
+        {"len(present) == len(crashed) == 1": "crashed", "crashed[0], ": "crashed.pop(), "},
         caught_by="failed by a step",
     ),
     Bug(
