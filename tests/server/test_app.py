@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from actorllm import Engine, EngineDied, Parts, SamplingParams
 from actorllm.server.app import create_app
 
-from ..engine.build import Crashing, failing
+from ..engine.build import POISON, Crashing, failing
 from .build import (
     CHAT,
     COMPLETIONS,
@@ -213,10 +213,10 @@ async def test_unknown_paths_and_methods_have_the_same_shape() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_the_engine_cannot_finish_is_a_500(stream: bool) -> None:
-    async with served(failing(1, 2)) as (_, client):
-        request = {"prompt": "abc", "temperature": 0, "stream": stream}
+    async with served(failing()) as (_, client):
+        request = {"prompt": [POISON, 1], "temperature": 0, "stream": stream}
         failed = await client.post(COMPLETIONS, json=request)
-        good = await client.post(COMPLETIONS, json=request | {"stream": False})
+        good = await client.post(COMPLETIONS, json={"prompt": "abc", "temperature": 0})
     assert error(failed) == {
         "message": "FloatingPointError: the model met a NaN",
         "type": "InternalServerError",
