@@ -1,14 +1,33 @@
-"""From the tensors of a checkpoint to the weights of a model: another dtype, and some fused."""
+"""From the tensors of a checkpoint to the weights of a program: another dtype, and some fused."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from actorllm_kernels import pack_linear
 from torch import Tensor
 
-from ..checkpoint.architecture import Architecture
 from ..checkpoint.tensor import RawTensor
-from .llama import LlamaLayer, LlamaWeights
+from .program import Attend, Embed, Head, Linear, Norm, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a program, for the interpreter.
+
+    dtype       of matrices and biases, and so of the activations
+    embeddings  [V, H], by name
+    linears     [O, I], packed for `linear`, by the names of the matrices that stand one below the other;
+                has the values of an embedding where the head is tied to it
+    biases      [O], by the names of the biases that stand one below the other
+    norms       float32, with the offset added, by name
+    """
+
+    dtype: torch.dtype
+    embeddings: dict[str, Tensor] = field(default_factory=dict)
+    linears: dict[tuple[str, ...], Tensor] = field(default_factory=dict)
+    biases: dict[tuple[str, ...], Tensor] = field(default_factory=dict)
+    norms: dict[str, Tensor] = field(default_factory=dict)
 
 
 def resolve_dtype(wanted: str, stored: str) -> torch.dtype:
@@ -17,54 +36,36 @@ def resolve_dtype(wanted: str, stored: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
-def load_weights(
-    architecture: Architecture, tensors: Mapping[str, RawTensor], dtype: torch.dtype
-) -> LlamaWeights:
-    """The weights of a decoder: matrices (packed for `linear`) and biases in `dtype`, norms in float32.
+def load_weights(program: Program, tensors: Mapping[str, RawTensor], dtype: torch.dtype) -> Weights:
+    """The weights that a program names: matrices and biases in `dtype`, norms in float32.
 
-    `tensors` are all that `tensor_shapes(architecture)` names, of those shapes, by their Hugging Face
-    names. One at a time is expanded to float32.
+    `tensors` are all those, by their names. One at a time is expanded to float32.
     """
-    embed = _stack(tensors, ["model.embed_tokens.weight"], dtype)
-    return LlamaWeights(
-        embed=embed,
-        layers=tuple(_layer(architecture, tensors, n, dtype) for n in range(architecture.num_layers)),
-        norm=_stack(tensors, ["model.norm.weight"], torch.float32),
-        head=pack_linear(
-            embed if architecture.tie_word_embeddings else _stack(tensors, ["lm_head.weight"], dtype)
-        ),
-    )
+    weights = Weights(dtype)
+    for operation in program.operations:
+        match operation:
+            case Embed():
+                weights.embeddings[operation.weight] = _stack(tensors, [operation.weight], dtype)
+            case Norm():
+                weights.norms[operation.weight] = _norm(tensors, operation.weight, operation.offset)
+            case Linear():
+                names = operation.weights
+                weights.linears[names] = pack_linear(_stack(tensors, names, dtype))
+                if operation.biases:
+                    weights.biases[operation.biases] = _stack(tensors, operation.biases, dtype)
+            case Attend():
+                for name in filter(None, (operation.q_norm, operation.k_norm)):
+                    weights.norms[name] = _norm(tensors, name, operation.offset)
+            case Head():
+                weights.norms[operation.norm] = _norm(tensors, operation.norm, operation.offset)
+                tied = weights.embeddings.get(operation.weight)
+                head = _stack(tensors, [operation.weight], dtype) if tied is None else tied
+                weights.linears[(operation.weight,)] = pack_linear(head)
+    return weights
 
 
-def _layer(
-    architecture: Architecture, tensors: Mapping[str, RawTensor], number: int, dtype: torch.dtype
-) -> LlamaLayer:
-    prefix = f"model.layers.{number}."
-
-    def matrix(*names: str) -> Tensor:
-        return pack_linear(_stack(tensors, [f"{prefix}{name}_proj.weight" for name in names], dtype))
-
-    def bias(there: bool, *names: str) -> Tensor | None:
-        return _stack(tensors, [f"{prefix}{name}_proj.bias" for name in names], dtype) if there else None
-
-    def norm(name: str) -> Tensor:
-        return _stack(tensors, [f"{prefix}{name}.weight"], torch.float32)
-
-    qkv = ("self_attn.q", "self_attn.k", "self_attn.v")
-    return LlamaLayer(
-        input_norm=norm("input_layernorm"),
-        qkv=matrix(*qkv),
-        qkv_bias=bias(architecture.attention_bias, *qkv),
-        q_norm=norm("self_attn.q_norm") if architecture.qk_norm else None,
-        k_norm=norm("self_attn.k_norm") if architecture.qk_norm else None,
-        o=matrix("self_attn.o"),
-        o_bias=bias(architecture.attention_out_bias, "self_attn.o"),
-        post_norm=norm("post_attention_layernorm"),
-        gate_up=matrix("mlp.gate", "mlp.up"),
-        gate_up_bias=bias(architecture.mlp_bias, "mlp.gate", "mlp.up"),
-        down=matrix("mlp.down"),
-        down_bias=bias(architecture.mlp_bias, "mlp.down"),
-    )
+def _norm(tensors: Mapping[str, RawTensor], name: str, offset: float) -> Tensor:
+    return _stack(tensors, [name], torch.float32) + offset
 
 
 def _stack(tensors: Mapping[str, RawTensor], names: Sequence[str], dtype: torch.dtype) -> Tensor:

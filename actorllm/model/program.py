@@ -12,7 +12,10 @@ HIDDEN = "hidden"
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """`hidden` [N, H] = rows of the weight [V, H] * scale."""
+    """`hidden` [N, H] = rows of the weight [V, H] * scale.
+
+    The scale is first rounded to the dtype that the model runs in, as Gemma's makers and transformers do.
+    """
 
     weight: str
     scale: float = 1.0
@@ -51,7 +54,7 @@ class Attend:
     Norm) and turned by the rotary embedding number `rope`; then k and v go to their slots in slab `layer` of
     the KV cache. Layers of one window share a `group`, whose blocks are its own; each layer of a group has
     another slab. A token sees the last `window` tokens (0: all), itself included. Scores are q.k * scale,
-    and `soft_cap` * tanh(that / soft_cap) where it is not 0.
+    and `soft_cap` * tanh(that / soft_cap) where it is not 0. What `source` holds afterwards is undefined.
     """
 
     source: str

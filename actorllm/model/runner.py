@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from actorllm_kernels import plan_attention
 from torch.profiler import ProfilerActivity, profile
 
 from ..checkpoint import Architecture, Checkpoint
@@ -13,9 +12,10 @@ from ..cores.batch import Batch, Int32, StepInputs
 from ..errors import UsageError
 from ..messages import RunStep
 from .capacity import capacity
-from .llama import ForwardContext, Llama, LlamaWeights
-from .loader import load_weights, resolve_dtype
-from .rope import rope_tables
+from .families import program_of
+from .interpreter import Interpreter
+from .loader import Weights, load_weights, resolve_dtype
+from .program import Program
 from .sampler import sample
 
 
@@ -27,32 +27,33 @@ class Runner:
     """
 
     def __init__(
-        self, architecture: Architecture, load: Callable[[], LlamaWeights], config: EngineConfig
+        self,
+        architecture: Architecture,
+        program: Program,
+        load: Callable[[], Weights],
+        config: EngineConfig,
     ) -> None:
-        """`load` brings the weights, now and after a sleep."""
+        """`load` brings the weights of the program, now and after a sleep."""
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        self._architecture = architecture
+        self._program = program
         self._load = load
         weights = load()
-        cell = (2, architecture.num_kv_heads, architecture.head_dim)
-        layer = config.block_size * int(np.prod(cell)) * weights.dtype.itemsize
+        cell = (2, program.num_kv_heads, program.head_dim)
+        slab = config.block_size * int(np.prod(cell)) * weights.dtype.itemsize
+        windows = architecture.windows
         self.num_blocks, self.max_model_len = capacity(
-            config,
-            architecture.max_position_embeddings,
-            architecture.num_layers * layer,
-            architecture.windows,
+            config, architecture.max_position_embeddings, program.num_slabs * slab, windows
         )
-        self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size)
-        self._cos, self._sin = rope_tables(architecture, self.max_model_len)
-        self._shape = (architecture.num_layers, self.num_blocks, config.block_size, *cell)
+        self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size, len(windows))
+        self._shape = (program.num_slabs, self.num_blocks, config.block_size, *cell)
         self._profile: profile | None = None
         self._profile_path = ""
         self._fill(weights)
 
-    def _fill(self, weights: LlamaWeights) -> None:
+    def _fill(self, weights: Weights) -> None:
         self._cache = torch.zeros(self._shape, dtype=weights.dtype)
-        self._model: Llama | None = Llama(self._architecture, weights)
+        self._model: Interpreter | None = Interpreter(self._program, weights, self.max_model_len)
 
     def reset(self) -> None:
         """Forget every request: the next step brings all its rows anew."""
@@ -110,31 +111,8 @@ class Runner:
 
     def _tokens(self, inputs: StepInputs) -> Int32:
         assert self._model is not None, "a step for a device that is asleep"
-        logits = self._model.forward(
-            torch.from_numpy(inputs.input_ids),
-            self._context(inputs),
-            self._cache,
-            torch.from_numpy(inputs.logits_indices),
-        )
+        logits = self._model.forward(inputs, self._cache)
         return sample(logits, inputs) if inputs.sample_rows.size else np.zeros(0, np.int32)
-
-    def _context(self, inputs: StepInputs) -> ForwardContext:
-        positions = torch.from_numpy(inputs.positions)
-        architecture = self._architecture
-        return ForwardContext(
-            cos=self._cos.index_select(0, positions),
-            sin=self._sin.index_select(0, positions),
-            slot_mapping=torch.from_numpy(inputs.slot_mapping[0]),
-            attention=plan_attention(
-                torch.from_numpy(inputs.query_start_loc),
-                torch.from_numpy(inputs.seq_lens),
-                torch.from_numpy(inputs.block_table[0].clip(min=0)),
-                self._batch.block_size,
-                self._cache.dtype,
-                architecture.num_heads // architecture.num_kv_heads,
-                architecture.sliding_window,
-            ),
-        )
 
 
 def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
@@ -144,4 +122,5 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     """
     architecture = checkpoint.architecture
     dtype = resolve_dtype(config.dtype, architecture.dtype)
-    return Runner(architecture, lambda: load_weights(architecture, checkpoint.weights(), dtype), config)
+    program = program_of(architecture)
+    return Runner(architecture, program, lambda: load_weights(program, checkpoint.weights(), dtype), config)

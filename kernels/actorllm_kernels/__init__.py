@@ -4,6 +4,7 @@ from .reference import (
     AttentionGroup,
     AttentionPlan,
     embedding,
+    gelu_tanh_and_mul,
     linear,
     pack_linear,
     paged_attention,
@@ -11,6 +12,7 @@ from .reference import (
     rms_norm,
     rotary_embedding,
     silu_and_mul,
+    soft_cap,
     write_kv,
 )
 
@@ -18,6 +20,7 @@ __all__ = [
     "AttentionGroup",
     "AttentionPlan",
     "embedding",
+    "gelu_tanh_and_mul",
     "linear",
     "pack_linear",
     "paged_attention",
@@ -25,5 +28,6 @@ __all__ = [
     "rms_norm",
     "rotary_embedding",
     "silu_and_mul",
+    "soft_cap",
     "write_kv",
 ]

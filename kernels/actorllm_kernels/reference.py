@@ -58,6 +58,21 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def gelu_tanh_and_mul(x: Tensor) -> Tensor:
+    """gelu(gate) * up of x [N, 2 * I], gate before up: [N, I].
+
+    The approximation with tanh: Hendrycks and Gimpel, "Gaussian error linear units", arXiv 1606.08415.
+    """
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """The value cap * tanh(x / cap), computed in float32, in the dtype of `x`."""
+    capped: Tensor = (x.float() / cap).tanh_().mul_(cap)
+    return capped.to(x.dtype)
+
+
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate the pairs (i, i + head_dim / 2) of every head of x [N, heads, head_dim], in place.
 
@@ -107,14 +122,15 @@ def plan_attention(
     block_size: int,
     dtype: torch.dtype,
     queries_per_kv: int,
-    sliding_window: int | None = None,
+    window: int = 0,
 ) -> AttentionPlan:
     """Group the rows of a step by query length and, within a factor of two, by length of context.
 
     `query_start_loc` [R + 1], `seq_lens` [R] (context after the step) and `block_table` [R, B] are
     integers on the CPU; `queries_per_kv` is num_heads / num_kv_heads. The token at position p sees the
-    keys at p - sliding_window + 1 to p. A row of more than QUERY_CHUNK tokens counts as several rows, so
-    that the early ones need not look at the keys of the late ones.
+    keys at p - window + 1 to p, or with a window of 0 all up to p; the table may have any block where no
+    token sees it. A row of more than QUERY_CHUNK tokens counts as several rows, so that the early ones
+    need not look at the keys of the late ones.
     """
     row, begins, query_lens, lens = _chunks(query_start_loc.long(), seq_lens.long())
     num_blocks = (lens + block_size - 1) // block_size
@@ -126,7 +142,7 @@ def plan_attention(
         table = block_table[row[own], : int(num_blocks[own].max())].long()
         offsets = torch.arange(query_len)
         positions = (lens[own] - query_len)[:, None] + offsets
-        mask = _mask(positions, table.shape[1] * block_size, dtype, sliding_window)
+        mask = _mask(positions, table.shape[1] * block_size, dtype, window)
         mask = mask.expand(-1, queries_per_kv, -1, -1).reshape(len(own), 1, -1, mask.shape[-1])
         tokens = None if len(kinds) == 1 else (begins[own][:, None] + offsets).flatten()
         groups.append(AttentionGroup(len(own), tokens, table.flatten(), mask))
@@ -144,22 +160,25 @@ def _chunks(query_start_loc: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor, 
     return row, query_start_loc[row] + nth * QUERY_CHUNK, lengths, seq_lens[row] - left + lengths
 
 
-def paged_attention(query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def paged_attention(
+    query: Tensor, cache: Tensor, plan: AttentionPlan, scale: float, cap: float = 0.0
+) -> Tensor:
     """Causal softmax attention of query [N, num_heads, head_dim] over the cache of one layer.
 
     Heads share keys in groups: query head h uses key-value head h // (num_heads / num_kv_heads). The
-    step's own keys and values are in the cache already. Returns [N, num_heads * head_dim].
+    step's own keys and values are in the cache already. Scores go through `soft_cap` unless `cap` is 0.
+    Returns [N, num_heads * head_dim].
     """
     if len(plan.groups) == 1:
-        return _attend(query, cache, plan.groups[0], scale)
+        return _attend(query, cache, plan.groups[0], scale, cap)
     out = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
     for group in plan.groups:
         assert group.tokens is not None, "a group of several names its tokens"
-        out.index_copy_(0, group.tokens, _attend(query[group.tokens], cache, group, scale))
+        out.index_copy_(0, group.tokens, _attend(query[group.tokens], cache, group, scale, cap))
     return out
 
 
-def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, scale: float) -> Tensor:
+def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, scale: float, cap: float) -> Tensor:
     """Attention of one group: the query heads of one key-value head count as more query tokens."""
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, rows = cache.shape[3], group.num_rows
@@ -167,21 +186,21 @@ def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, scale: float) -
     key, value = cache.index_select(0, group.blocks).view(rows, -1, 2, num_kv_heads, head_dim).unbind(2)
     query = query.view(rows, -1, num_kv_heads, shared, head_dim).permute(0, 2, 3, 1, 4)
     length = query.shape[3]
-    out = F.scaled_dot_product_attention(
-        query.reshape(rows, num_kv_heads, shared * length, head_dim),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        group.mask,
-        scale=scale,
-    )
+    query = query.reshape(rows, num_kv_heads, shared * length, head_dim)
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
+    if cap:
+        scores = soft_cap((query @ key.transpose(2, 3)).float() * scale, cap) + group.mask
+        out = scores.softmax(dim=-1).to(value.dtype) @ value
+    else:
+        out = F.scaled_dot_product_attention(query, key, value, group.mask, scale=scale)
     out = out.view(rows, num_kv_heads, shared, length, head_dim).permute(0, 3, 1, 2, 4)
     return out.reshape(rows * length, num_heads * head_dim)
 
 
-def _mask(positions: Tensor, num_keys: int, dtype: torch.dtype, sliding_window: int | None) -> Tensor:
+def _mask(positions: Tensor, num_keys: int, dtype: torch.dtype, window: int) -> Tensor:
     """[G, 1, T, num_keys] of 0 and -inf for queries at `positions` [G, T]."""
     distance = positions[:, None, :, None] - torch.arange(num_keys)
     hidden = distance < 0
-    if sliding_window is not None:
-        hidden |= distance >= sliding_window
+    if window:
+        hidden |= distance >= window
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))

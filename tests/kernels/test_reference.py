@@ -60,6 +60,22 @@ def test_silu_and_mul_gates_the_second_half_with_the_first() -> None:
     assert x.tolist() == [[1.0, -2.0, 3.0, 5.0]]
 
 
+def test_gelu_and_mul_gates_the_second_half_with_the_first() -> None:
+    x = torch.tensor([[1.0, -2.0, 3.0, 5.0]])
+    inner = [math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3) for gate in (1.0, -2.0)]
+    wanted = [0.5 * (1 + math.tanh(inner[0])) * 3, -1 * (1 + math.tanh(inner[1])) * 5]
+    assert kernels.gelu_tanh_and_mul(x).tolist() == [pytest.approx(wanted, rel=1e-5)]
+    assert x.tolist() == [[1.0, -2.0, 3.0, 5.0]]
+
+
+def test_soft_cap_is_a_tangent_and_keeps_the_dtype() -> None:
+    x = torch.tensor([0.5, -100.0], dtype=torch.bfloat16)
+    got = kernels.soft_cap(x, 5.0)
+    assert got.dtype == torch.bfloat16
+    assert got.tolist() == [pytest.approx(5 * math.tanh(0.1), rel=4e-3), -5.0]
+    assert x.tolist() == [0.5, -100.0]
+
+
 def test_rotary_embedding_turns_each_pair_by_its_angle() -> None:
     x, angles = random(3, 2, HEAD_DIM), random(3, HEAD_DIM // 2, seed=1)
     cos = torch.cat((angles.cos(), angles.cos()), -1)[:, None]
@@ -84,7 +100,9 @@ def test_write_kv_changes_only_its_slots() -> None:
     assert torch.equal(cache, before)
 
 
-def dense(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float, window: int) -> Tensor:
+def dense(
+    query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float, window: int, cap: float
+) -> Tensor:
     """Attention of one row, one token and one head at a time, in float64."""
     out = torch.zeros(query.shape, dtype=torch.float64)
     for token in range(query.shape[0]):
@@ -93,7 +111,8 @@ def dense(query: Tensor, keys: Tensor, values: Tensor, start: int, scale: float,
         for head in range(NUM_HEADS):
             kv = head // (NUM_HEADS // NUM_KV_HEADS)
             seen = keys[low : position + 1, kv].double()
-            weights = torch.softmax(seen @ query[token, head].double() * scale, 0)
+            scores = seen @ query[token, head].double() * scale
+            weights = torch.softmax(cap * torch.tanh(scores / cap) if cap else scores, 0)
             out[token, head] = weights @ values[low : position + 1, kv].double()
     return out.flatten(1).float()
 
@@ -110,9 +129,9 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("window", "cap"), [(0, 0.0), (5, 0.0), (0, 0.8), (5, 0.8)])
 @pytest.mark.parametrize("rows", ROWS)
-def test_paged_attention_is_dense_attention(rows: str, window: int | None) -> None:
+def test_paged_attention_is_dense_attention(rows: str, window: int, cap: float) -> None:
     generator = torch.Generator().manual_seed(3)
     cache = random(NUM_BLOCKS, BLOCK_SIZE, 2, NUM_KV_HEADS, HEAD_DIM, seed=5)
     free = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
@@ -129,11 +148,11 @@ def test_paged_attention_is_dense_attention(rows: str, window: int | None) -> No
         NUM_HEADS // NUM_KV_HEADS,
         window,
     )
-    got = kernels.paged_attention(query, cache, plan, 0.3)
+    got = kernels.paged_attention(query, cache, plan, 0.3, cap)
     for index, ((query_len, seq_len), table) in enumerate(zip(ROWS[rows], tables, strict=True)):
         own = slice(int(begins[index]), int(begins[index]) + query_len)
         keys, values = cache[table].flatten(0, 1).unbind(1)
-        wanted = dense(query[own], keys, values, seq_len - query_len, 0.3, window or 1000)
+        wanted = dense(query[own], keys, values, seq_len - query_len, 0.3, window or 1000, cap)
         torch.testing.assert_close(got[own], wanted)
 
 

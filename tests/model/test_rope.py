@@ -1,34 +1,23 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from actorllm.checkpoint import Architecture, RopeScaling
+from actorllm.checkpoint import RopeScaling
 from actorllm.errors import UnsupportedModel
-from actorllm.model.rope import inverse_frequencies, rope_tables
+from actorllm.model.interpreter import rope_tables
+from actorllm.model.rope import inverse_frequencies, rope
 
 DIM, THETA, LENGTH = 32, 10000.0, 300
 
 
-def architecture(scaling: RopeScaling | None = None, theta: float = THETA) -> Architecture:
-    return Architecture(
-        family="llama",
-        vocab_size=8,
-        hidden_size=DIM,
-        intermediate_size=8,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=DIM,
-        rms_norm_eps=1e-5,
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=LENGTH,
-        tie_word_embeddings=True,
-    )
+def frequencies(scaling: RopeScaling | None = None) -> NDArray[np.float64]:
+    return inverse_frequencies(DIM, THETA, scaling)
 
 
 YARN = 0.1 * math.log(4.0) + 1
@@ -80,7 +69,7 @@ def test_tables_are_those_of_transformers(case: str) -> None:
         rope_parameters={"rope_theta": THETA} | parameters,
     )
     theirs = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(LENGTH)[None])
-    cos, sin = rope_tables(architecture(scaling), LENGTH)
+    cos, sin = rope_tables(*rope(DIM, THETA, scaling), LENGTH)
     assert cos.shape == sin.shape == (LENGTH, 1, DIM)
     assert cos.dtype == sin.dtype == torch.float32
     sign = torch.tensor([-1.0, 1.0]).repeat_interleave(DIM // 2)
@@ -90,26 +79,27 @@ def test_tables_are_those_of_transformers(case: str) -> None:
 
 def test_factors_divide_each_frequency() -> None:
     factors = tuple(1.0 + i for i in range(DIM // 2))
-    got = inverse_frequencies(architecture(RopeScaling(kind="factors", factors=factors)))
+    got = frequencies(RopeScaling(kind="factors", factors=factors))
     wanted = [THETA ** (-2 * i / DIM) / (1.0 + i) for i in range(DIM // 2)]
+    assert got.dtype == np.float64
     assert got.tolist() == pytest.approx(wanted)
 
 
 def test_the_factors_that_gguf_stores_for_llama3_mean_llama3() -> None:
-    scaled = architecture(RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=64))
-    factors = inverse_frequencies(architecture()) / inverse_frequencies(scaled)
-    stored = architecture(RopeScaling(kind="factors", factors=tuple(factors.float().tolist())))
-    torch.testing.assert_close(inverse_frequencies(stored), inverse_frequencies(scaled), rtol=1e-6, atol=0)
+    scaled = frequencies(RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=64))
+    factors = (frequencies() / scaled).astype(np.float32)
+    stored = frequencies(RopeScaling(kind="factors", factors=tuple(factors.tolist())))
+    np.testing.assert_allclose(stored, scaled, rtol=1e-6, atol=0)
 
 
 def test_yarn_with_one_bound_is_a_step() -> None:
     scaling = RopeScaling(
         kind="yarn", factor=4.0, original_max_position_embeddings=1, beta_fast=9.0, beta_slow=8.0
     )
-    got = inverse_frequencies(architecture(scaling)) / inverse_frequencies(architecture())
+    got = frequencies(scaling) / frequencies()
     assert set(got.tolist()) <= {1.0, 0.25}
 
 
 def test_an_unknown_scaling_is_unsupported() -> None:
     with pytest.raises(UnsupportedModel, match="dynamic"):
-        rope_tables(architecture(RopeScaling(kind="dynamic")), 4)
+        rope(DIM, THETA, RopeScaling(kind="dynamic"))
