@@ -1,0 +1,1 @@
+"""The operations of a model step on the CPU, in C++."""
