@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelCorrupt, UnsupportedModel
 from ..messages import Sampling
-from .architecture import from_config
 from .chat import ChatTemplate
+from .configuration import from_config
 from .fields import Fields
 from .safetensors import Weights, read_json
 from .source import check_weights, sampling_from

@@ -1,14 +1,15 @@
 """A GGUF file as a checkpoint."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import UnsupportedModel
 from ..messages import Sampling
-from .architecture import from_gguf
 from .chat import ChatTemplate
 from .fields import Fields
 from .gguf import GGUFFile
+from .metadata import from_gguf
 from .source import check_weights, sampling_from
 from .tensor import RawTensor, view
 from .tokenizer import Tokenizer
@@ -26,6 +27,11 @@ _LAYER = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+}
+_GEMMA3_LAYER = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
 }
 _SPECIALS = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
 _END_KEYS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
@@ -79,11 +85,12 @@ class GGUFSource:
         """All weights; q and k of llama models get the row order of Hugging Face back."""
         a = self.architecture
         heads = {"attn_q": a.num_heads, "attn_k": a.num_kv_heads} if a.family == "llama" else {}
+        names = _GEMMA3_LAYER if a.family == "gemma3" else _LAYER
         weights = {}
         for name, extent in self.file.tensors.items():
             if name == "rope_freqs.weight":  # part of the architecture
                 continue
-            canonical, part = _canonical(name, self.file.path)
+            canonical, part = _canonical(name, names, self.file.path)
             stored = view(self.file.bytes_of(extent), extent.dtype, extent.shape)
             weights[canonical] = RawTensor(canonical, extent.shape, extent.dtype, stored, heads.get(part, 0))
         check_weights(weights, a, self.file.path)
@@ -107,13 +114,13 @@ class GGUFSource:
         return templates
 
 
-def _canonical(name: str, path: Path) -> tuple[str, str]:
+def _canonical(name: str, names: Mapping[str, str], path: Path) -> tuple[str, str]:
     """The Hugging Face name of a tensor, and the part of it that ggml names."""
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
     if match:
         layer, part, kind = match.groups()
         if layer is None and part in _TOP:
             return f"{_TOP[part]}.{kind}", part
-        if layer is not None and part in _LAYER:
-            return f"model.layers.{layer}.{_LAYER[part]}.{kind}", part
+        if layer is not None and part in names:
+            return f"model.layers.{layer}.{names[part]}.{kind}", part
     raise UnsupportedModel(f"{path}: the tensor {name} has no place in the architectures that are supported")

@@ -1,10 +1,10 @@
 """Which file describes the step of which family."""
 
 from ..checkpoint.architecture import Architecture
-from . import llama
+from . import gemma, llama
 from .program import Program
 
-PROGRAMS = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), llama.program)
+PROGRAMS = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), llama.program) | {"gemma3": gemma.program}
 
 
 def program_of(architecture: Architecture) -> Program:

@@ -1,8 +1,10 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from actorllm.checkpoint.architecture import Architecture, from_config, tensor_shapes
+from actorllm.checkpoint.architecture import Architecture, LayerGroup, tensor_shapes
+from actorllm.checkpoint.configuration import from_config
 from actorllm.checkpoint.rope import RopeScaling
 from actorllm.errors import ModelCorrupt, UnsupportedModel
 
@@ -110,6 +112,68 @@ def test_sliding_windows(changes: dict[str, Any], window: int | None) -> None:
     assert read(**changes).sliding_window == window
 
 
+def test_qwen_may_have_windows_in_its_last_layers() -> None:
+    a = read(model_type="qwen2", sliding_window=8, use_sliding_window=True, max_window_layers=1)
+    assert a.layer_windows == (0, 8, 8)
+    assert a.layer_groups == (LayerGroup(0, (0,)), LayerGroup(8, (1,)), LayerGroup(8, (2,)))
+    assert a.windows == (0, 8, 8)
+
+
+GEMMA: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 8,
+    "sliding_window": 32,
+    "query_pre_attn_scalar": 64,
+}
+
+
+def test_a_gemma() -> None:
+    a = read(**GEMMA)
+    assert (a.family, a.head_dim, a.qk_norm, a.tie_word_embeddings, a.norm_offset) == (
+        "gemma3", 256, True, True, 1.0
+    )  # fmt: skip
+    assert (a.rope_theta, a.local_rope_theta, a.rope_scaling) == (1e6, 1e4, None)
+    assert (a.attention_scale, a.attention_soft_cap, a.final_soft_cap) == (0.125, 0.0, 0.0)
+    assert a.layer_windows == (32, 32, 32, 32, 32, 0, 32, 32)
+    assert a.windows == (0, *[32] * 7)
+    assert read(**GEMMA, attn_logit_softcapping=50.0).attention_soft_cap == 50.0
+    assert read(**GEMMA, final_logit_softcapping=30.0).final_soft_cap == 30.0
+
+
+def test_the_kinds_of_layers_in_the_old_and_the_new_place() -> None:
+    kinds = ["sliding_attention", "full_attention"] * 4
+    new_rope = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+    }
+    old = {
+        "sliding_window_pattern": 2,
+        "rope_theta": 5e5,
+        "rope_local_base_freq": 5e3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    a = read(**GEMMA, layer_types=kinds, rope_parameters=new_rope)
+    assert a == read(**GEMMA, **old)
+    assert a.layer_windows == (32, 0) * 4
+    assert (a.rope_theta, a.local_rope_theta) == (5e5, 5e3)
+    assert a.rope_scaling == RopeScaling(kind="linear", factor=8.0)
+    assert a.max_position_embeddings == 128  # stated with the scaling in it
+    assert a.layer_groups == (LayerGroup(0, (1, 3, 5, 7)), LayerGroup(32, (0, 2, 4, 6)))
+
+
+def test_groups_are_as_large_as_the_fewest_layers_of_a_window() -> None:
+    a = replace(read(**GEMMA), layer_windows=(32, 0, 32, 32, 0, 32, 32, 32))
+    assert a.layer_groups == (
+        LayerGroup(0, (1, 4)),
+        LayerGroup(32, (0, 2)),
+        LayerGroup(32, (3, 5)),
+        LayerGroup(32, (6, 7)),
+    )
+    assert replace(a, max_position_embeddings=32).layer_groups == (LayerGroup(0, tuple(range(8))),)
+    assert read(model_type="mistral", sliding_window=16).layer_groups == (LayerGroup(16, (0, 1, 2)),)
+
+
 def test_the_dtype_has_two_spellings_and_may_be_missing() -> None:
     assert read(dtype=..., torch_dtype="float16").dtype == "float16"
     assert read(dtype="torch.float32").dtype == "float32"
@@ -158,7 +222,14 @@ def test_yarn(changes: dict[str, Any], attention_factor: float) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gemma3"}, "architecture 'gemma3'; supported are llama, mistral, qwen2, qwen3"),
+        (
+            {"model_type": "phi3"},
+            "architecture 'phi3'; supported are llama, mistral, qwen2, qwen3, gemma3_text",
+        ),
+        (
+            {"model_type": "gemma3", "vision_config": {}},
+            "gemma3 with a vision part; supported is .* gemma3_text",
+        ),
         ({"model_type": ...}, "architecture None"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "no causal language model"),
         ({"hidden_act": "gelu"}, "activation 'gelu'; supported is silu"),
@@ -167,14 +238,17 @@ def test_yarn(changes: dict[str, Any], attention_factor: float) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate"),
         ({"partial_rotary_factor": 0.5}, "part of each head"),
         ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn'; supported are float32, float16, bfloat16"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "bidirectional attention"),
         (
             {
-                "model_type": "qwen2",
-                "sliding_window": 8,
-                "use_sliding_window": True,
-                "max_window_layers": 1,
+                "model_type": "gemma3_text",
+                "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}},
             },
-            "in some layers only",
+            "rope scaling in the layers with a sliding window",
+        ),
+        (
+            {"model_type": "gemma3_text", "hidden_activation": "silu"},
+            "activation 'silu'; supported is gelu_pytorch_tanh",
         ),
     ],
 )
@@ -195,6 +269,8 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str) -
         ({"quantization_config": "int4"}, "quantization_config must be an object"),
         ({"rope_scaling": 3}, "rope_scaling must be an object"),
         ({"rope_scaling": LLAMA3 | {"factor": None}}, "factor is missing"),
+        ({"model_type": "gemma3_text", "layer_types": ["full_attention"]}, "layer_types must have"),
+        ({"model_type": "gemma3_text", "layer_types": ["chunked_attention"] * 3}, "layer_types must have"),
         ({"num_key_value_heads": 3}, "8 heads of 8 over 3 key-value heads"),
     ],
 )
@@ -214,3 +290,10 @@ def test_tensor_shapes_follow_the_architecture() -> None:
     assert shapes["model.layers.0.mlp.down_proj.weight"] == (64, 96)
     assert "model.layers.0.mlp.down_proj.bias" not in shapes
     assert len(shapes) == 3 + 3 * (2 + 7 + 4)
+
+
+def test_gemma_has_two_norms_more_a_layer() -> None:
+    shapes = tensor_shapes(read(**GEMMA))
+    assert shapes["model.layers.7.pre_feedforward_layernorm.weight"] == (64,)
+    assert shapes["model.layers.7.post_feedforward_layernorm.weight"] == (64,)
+    assert len(shapes) == 2 + 8 * (4 + 2 + 7)

@@ -87,6 +87,55 @@ def test_q_and_k_of_qwen_stay_as_they_are(tmp_path: Path, arch: str) -> None:
     assert ("model.layers.1.self_attn.k_norm.weight" in weights) is (arch == "qwen3")
 
 
+def gemma(path: Path, **settings: Any) -> GGUFSource:
+    norms = {f"blk.{n}.{name}_norm.weight": 32 for n in (0, 1) for name in ("post_attention", "post_ffw")}
+    norms |= {f"blk.{n}.attn_{x}_norm.weight": HEAD_DIM for n in (0, 1) for x in "qk"}
+    rng = np.random.default_rng(9)
+    tensors = {name: rng.standard_normal(size).astype(np.float32) for name, size in norms.items()}
+    settings = {f"gemma3.{key}": value for key, value in settings.items()}
+    keys = {"gemma3.attention.sliding_window": 16, "gemma3.rope.freq_base": 1e6}
+    return write(path, arch="gemma3", tensors=weights_of() | tensors, settings=keys | settings)
+
+
+def test_gemma_has_its_one_in_the_norms_and_four_of_them(tmp_path: Path) -> None:
+    source = gemma(tmp_path)
+    assert source.architecture.norm_offset == 0.0
+    weights = source.weights()
+    for ours, theirs in {
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+        "self_attn.q_norm": "attn_q_norm",
+    }.items():
+        stored = source.file.bytes_of(source.file.tensors[f"blk.1.{theirs}.weight"]).view("<f4")
+        assert np.array_equal(weights[f"model.layers.1.{ours}.weight"].to_float32(), stored)
+
+
+def test_the_numbers_of_gemma(tmp_path: Path) -> None:
+    a = gemma(tmp_path).architecture
+    assert (a.family, a.qk_norm, a.layer_windows, a.windows) == ("gemma3", True, (16, 16), (16,))
+    assert (a.rope_theta, a.local_rope_theta, a.final_soft_cap) == (1e6, 1e4, 0.0)
+    assert a.attention_scale == 8**-0.5
+    keys = {
+        "attention.sliding_window_pattern": 2,
+        "rope.freq_base_swa": 500.0,
+        "final_logit_softcapping": 30.0,
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": 8.0,
+    }
+    a = gemma(tmp_path, **keys).architecture
+    assert (a.layer_windows, a.local_rope_theta, a.final_soft_cap) == ((16, 0), 500.0, 30.0)
+    assert (a.rope_scaling, a.max_position_embeddings) == (RopeScaling(kind="linear", factor=8.0), 64)
+
+
+def test_the_largest_gemma_scales_scores_by_its_width(tmp_path: Path) -> None:
+    a = gemma(tmp_path, block_count=62, **{"attention.key_length": 16}).architecture
+    assert a.attention_scale == (32 // 4) ** -0.5
+    assert [layer for layer, window in enumerate(a.layer_windows) if not window] == list(range(5, 62, 6))
+    assert [len(group.layers) for group in a.layer_groups] == [10] + [10] * 5 + [2]
+
+
 def test_biases_show_in_the_architecture(tmp_path: Path) -> None:
     biases = {
         f"blk.{n}.attn_{x}.bias": np.ones(32 if x == "q" else 16, np.float32) for n in (0, 1) for x in "qkv"
@@ -187,7 +236,11 @@ def test_rope_factors_are_a_tensor_that_becomes_part_of_the_architecture(tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"arch": "gemma3"}, "architecture 'gemma3'; supported are llama, qwen2, qwen3"),
+        ({"arch": "gemma2"}, "architecture 'gemma2'; supported are llama, qwen2, qwen3, gemma3"),
+        (
+            {"arch": "gemma3", "settings": {"gemma3.attention.sliding_window_pattern": [1, 0]}},
+            "layers of no regular pattern",
+        ),
         (
             {"settings": {"llama.rope.scaling.type": "longrope"}},
             "rope scaling 'longrope'; supported are linear",

@@ -17,11 +17,15 @@ class Device(Protocol):
 
 
 class Driver:
-    """Makes RunSteps by hand. Requests get blocks from the far end of the cache, besides given ones."""
+    """Makes RunSteps by hand. Requests get blocks from the far end of the cache, besides given ones.
 
-    def __init__(self, device: Device, block_size: int) -> None:
+    The blocks of a request are in the order of its tokens, and of each stretch one for every group.
+    """
+
+    def __init__(self, device: Device, block_size: int, num_groups: int = 1) -> None:
         self.device = device
         self.block_size = block_size
+        self.num_groups = num_groups
         self.free = list(range(device.num_blocks))
         self.tokens: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
@@ -54,7 +58,7 @@ class Driver:
             self.add(request, self.tokens[request], self.sampling[request])
 
     def finish(self, request: int) -> None:
-        self.free += self.blocks[request]
+        self.free += [block for block in self.blocks[request] if block >= 0]
         self.finished.append(request)
 
     def step(self, amounts: dict[int, int | None]) -> list[int]:
@@ -89,11 +93,12 @@ class Driver:
         return debt if amount is None else min(amount, debt)
 
     def _grow(self, request: int, amount: int) -> list[int]:
-        table = self.blocks[request]
-        while len(table) * self.block_size < self.computed[request] + amount:
-            table.append(self.free.pop())
+        """Blocks for so many more tokens; what the device has not been told of yet, group after group."""
+        table, groups = self.blocks[request], self.num_groups
+        while len(table) // groups * self.block_size < self.computed[request] + amount:
+            table += [self.free.pop() for _ in range(groups)]
         told, self.told[request] = self.told[request], len(table)
-        return table[told:]
+        return [block for group in range(groups) for block in table[told + group :: groups]]
 
     def _new(self, request: int) -> NewRow:
         return NewRow(request, pack(self.tokens[request]), self.computed[request], self.sampling[request])

@@ -47,6 +47,19 @@ YARN = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+GEMMA3: dict[str, Any] = {
+    "num_hidden_layers": 7,
+    "head_dim": 12,
+    "sliding_window": 9,
+    "layer_types": [
+        "sliding_attention" if layer in (0, 1, 3, 4, 6) else "full_attention" for layer in range(7)
+    ],
+    "query_pre_attn_scalar": 20,
+}
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": True}),
     "llama untied": ("Llama", {"tie_word_embeddings": False}),
@@ -62,13 +75,24 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral with a window": ("Mistral", {"sliding_window": 7}),
     "qwen2": ("Qwen2", {}),
     "qwen2 with yarn": ("Qwen2", {"rope_parameters": YARN}),
+    "qwen2 with windows in some layers": (
+        "Qwen2",
+        {"num_hidden_layers": 5, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
+    ),
     "qwen3": ("Qwen3", {"head_dim": 12}),
+    "gemma3": ("Gemma3", GEMMA3),
+    "gemma3 with a soft cap and biases": (
+        "Gemma3",
+        GEMMA3 | {"final_logit_softcapping": 3.0, "attention_bias": True, "rope_parameters": GEMMA3_ROPE},
+    ),
+    "gemma3 with a long window": ("Gemma3", GEMMA3 | {"sliding_window": 256}),
 }
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
 def random_model(name: str) -> PreTrainedModel:
     family, settings = MODELS[name]
-    config = getattr(transformers, f"{family}Config")(**SHAPE | settings)
+    config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**SHAPE | settings)
     torch.manual_seed(len(name))
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     assert isinstance(model, PreTrainedModel)
@@ -110,7 +134,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedMod
 def test_tokens_are_those_of_transformers(saved: tuple[PreTrainedModel, Path]) -> None:
     model, path = saved
     runner = open_small(path)
-    driver = Driver(runner, BLOCK_SIZE)
+    driver = Driver(runner, BLOCK_SIZE, len(open_checkpoint(str(path)).architecture.windows))
     prompts = {1: prompt(37, 1), 2: prompt(6, 2), 3: prompt(21, 3)}
     for request in prompts:
         driver.add(request, prompts[request])
@@ -144,6 +168,32 @@ def test_a_block_serves_every_request_with_that_prefix(saved: tuple[PreTrainedMo
     driver.add(2, second, computed=12, blocks=driver.blocks[1][:3])
     made = [driver.step({2: None})[0] for _ in range(8)]
     assert made == generated(model, second, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", ["gemma3"], indirect=True, ids=str)
+def test_of_a_window_only_the_last_blocks_are_needed(saved: tuple[PreTrainedModel, Path]) -> None:
+    model, path = saved
+    assert open_checkpoint(str(path)).architecture.windows == (0, 9, 9, 9)
+    driver = Driver(open_small(path, num_gpu_blocks_override=80), BLOCK_SIZE, 4)
+    first = prompt(26, 1)
+    driver.add(1, first)
+    driver.step({1: None})
+    second = first[:24] + prompt(3, 2)
+    shared = driver.blocks[1][: 6 * 4]
+    shared[: 4 * 4] = [block if place % 4 == 0 else -1 for place, block in enumerate(shared[: 4 * 4])]
+    driver.add(2, second, computed=24, blocks=shared)
+    made = [driver.step({2: None})[0] for _ in range(8)]
+    assert made == generated(model, second, 8)
+
+
+@pytest.mark.parametrize("saved", ["gemma3"], indirect=True, ids=str)
+def test_a_block_of_several_groups_is_as_large_as_the_largest_group(
+    saved: tuple[PreTrainedModel, Path],
+) -> None:
+    block = 2 * BLOCK_SIZE * 2 * 2 * 12 * 4  # slabs, tokens, keys and values, heads, width, bytes
+    assert open_small(saved[1], kv_cache_memory_bytes=101 * block).num_blocks == 101
+    assert open_small(saved[1]).num_blocks == 4 * 4 * 24
 
 
 @pytest.mark.slow
