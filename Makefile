@@ -19,7 +19,7 @@ soak: model
 
 bench: model
 	$(BIN)/python benchmarks/against_transformers.py
-	$(BIN)/python benchmarks/idle.py $(MODEL)
+	$(BIN)/actorllm bench startup $(MODEL)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,10 +1,21 @@
-"""The commands `bench ...`: what parts of the engine take by themselves."""
+"""The commands `bench ...`: how fast an engine is beside its peers, and what its parts take alone."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
+
+from ..bench.client import Target
+from ..bench.load import Load
+from ..config import DEFAULT_MODEL, EngineConfig
+from ..errors import UsageError
+from .options import spread
+from .terminal import DownloadBar
 
 if TYPE_CHECKING:
     from ..testing.cycles import Spread, Times
@@ -12,12 +23,119 @@ if TYPE_CHECKING:
 FEW = 32
 """Requests that run while the numbers of waiting requests and of cached blocks change."""
 
-app = typer.Typer(help="Measure parts of the engine.", no_args_is_help=True)
+app = typer.Typer(help="Measure the engine, its parts, and its peers.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="write JSON instead of a table")]
+Plot = Annotated[str | None, typer.Option(help="draw a picture to this path, which ends with .svg")]
+
+with_config = spread("config", EngineConfig, [field.name for field in fields(EngineConfig)])
+with_target = spread("target", Target, [field.name for field in fields(Target)])
+with_load = partial(spread, "load", Load)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure parts of the engine."""
+    """Measure the engine, its parts, and its peers."""
+
+
+@app.command()
+@with_target
+@with_load([field.name for field in fields(Load)])
+def serve(
+    target: Target,
+    load: Load,
+    suite: Annotated[
+        bool, typer.Option("--suite", help="six loads; only --warmup, --vocab-size and --seed apply")
+    ] = False,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load a server that speaks OpenAI's API (this one, vLLM, llama-server), and tell how fast it answers.
+
+    The exit code is 1 when a request failed.
+    """
+    from ..bench.picture import bars, check_path, save
+    from ..bench.report import show
+    from ..bench.serve import measure, measure_suite
+    from ..bench.suite import SUITE, show_suite
+
+    if plot is not None and not suite:
+        raise UsageError("--plot draws the loads of a --suite")
+    check_path(plot)
+    if not suite:
+        report = anyio.run(measure, target, load)
+        _write(report.json(), f"{target.url}: {load}\n{show(report, 'generator')}", as_json)
+        _fail_if(report.failed)
+        return
+    reports = anyio.run(measure_suite, target, load, SUITE)
+    _write({name: each.json() for name, each in reports.items()}, show_suite(reports), as_json)
+    rates = [
+        (str(each.load), each.output_tokens_per_s) for each in reports.values() if each.load.output_tokens > 1
+    ]
+    save(plot, bars(f"Tokens of answers a second, {target.url}", rates))
+    _fail_if(sum(each.failed for each in reports.values()))
+
+
+@app.command()
+@with_config
+@with_load(("num_requests", "prompt_tokens", "output_tokens", "shared_prefix_tokens", "warmup"))
+def throughput(config: EngineConfig, load: Load, plot: Plot = None, as_json: AsJson = False) -> None:
+    """Run the engine in this process, without a server: all requests at once."""
+    from ..bench.offline import measure, show_offline
+    from ..bench.picture import bars, check_path, save
+
+    check_path(plot)
+    load = replace(load, concurrency=load.num_requests)
+    with DownloadBar() as bar:
+        found = anyio.run(partial(measure, config, load, progress=bar))
+    report = found.report
+    _write(found.json(), f"{config.model}: {load}\n{show_offline(found)}", as_json)
+    rates = {"answers": report.output_tokens_per_s, "prompts": report.prompt_tokens_per_s}
+    save(plot, bars(f"Tokens a second, {config.model}, {load}", list(rates.items())))
+    _fail_if(report.failed)
+
+
+@app.command()
+@with_config
+@with_load(("prompt_tokens", "output_tokens", "warmup"))
+def latency(
+    config: EngineConfig,
+    load: Load,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-c", min=1, help="requests at once")] = 1,
+    iterations: Annotated[int, typer.Option(min=1, help="batches, one after the other")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Run the engine in this process, without a server: one batch after the other."""
+    from ..bench.offline import measure, show_offline
+
+    load = replace(load, concurrency=batch_size, num_requests=batch_size)
+    with DownloadBar() as bar:
+        found = anyio.run(partial(measure, config, load, batches=iterations, progress=bar))
+    _write(found.json(), f"{config.model}: {load}\n{show_offline(found)}", as_json)
+    _fail_if(found.report.failed)
+
+
+@app.command()
+def startup(
+    model: Annotated[str, typer.Argument(help="as `actorllm serve` takes it")] = DEFAULT_MODEL,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="further options of `actorllm serve`, after --")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, help="how often a server is started")] = 3,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="with empty caches of compiled kernels and packed weights")
+    ] = False,
+    idle_seconds: Annotated[float, typer.Option(min=0, help="how long it is watched at rest")] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0, help="seconds until the first token, at most")] = 600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Start a server several times: until it is ready, its first token, its memory, its CPU time at rest."""
+    from ..bench.startup import measure, show_starts, to_json
+
+    with DownloadBar() as bar:
+        run = partial(measure, runs=runs, cold=cold, idle_s=idle_seconds, timeout=timeout, progress=bar)
+        starts = anyio.run(run, model, arguments or ())
+    _write(to_json(model, cold, starts), f"{model}, {show_starts(cold, starts)}", as_json)
 
 
 @app.command()
@@ -80,6 +198,15 @@ def record(
             for spread in (turns.alone, turns.recorded)
         ]
         typer.echo(f"{count:8} {' '.join(columns)}")
+
+
+def _write(data: Any, text: str, as_json: bool) -> None:
+    typer.echo(json.dumps(data, indent=2) if as_json else text)
+
+
+def _fail_if(failed: int) -> None:
+    if failed:
+        raise typer.Exit(1)
 
 
 def _line(times: "Times") -> str:

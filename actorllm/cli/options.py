@@ -17,7 +17,8 @@ def spread(
     """Give a command, instead of the parameter that takes a `cls`, an option for each field of these names.
 
     The options have the fields' names, types and defaults (but for `defaults`), and their help is the
-    docstring of `cls`, whose lines begin with the names. A field called `model` becomes an argument.
+    docstring of `cls`, whose lines begin with the names. A field called `model` becomes an argument, unless
+    its metadata has `flags`: these are then what the option is called.
     """
     descriptions = describe(cls)
     hints = get_type_hints(cls)
@@ -62,10 +63,11 @@ def describe(cls: type[Any]) -> dict[str, str]:
 def _option(
     field: "Field[Any]", hint: Any, description: str | None, panel: str, defaults: dict[str, Any]
 ) -> inspect.Parameter:
-    make = typer.Argument if field.name == "model" else typer.Option
+    flags = field.metadata.get("flags", ())
+    make = typer.Argument if field.name == "model" and not flags else typer.Option
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=defaults.get(field.name, field.default),
-        annotation=Annotated[hint, make(help=description, rich_help_panel=panel)],
+        annotation=Annotated[hint, make(*flags, help=description, rich_help_panel=panel)],
     )

@@ -1,0 +1,106 @@
+"""A load without a server: the engine in this process, on the event loop of whoever measures."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import anyio.to_thread
+
+from ..checkpoint import Progress, open_checkpoint
+from ..config import EngineConfig
+from ..engine.engine import Engine
+from ..errors import RequestError
+from ..params import SamplingParams
+from .load import Load, Run, Sample, draw, drive
+from .report import Report, Spread, show, spread, summarize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offline:
+    """What was measured in this process.
+
+    report      the requests of all batches together
+    batches     how many batches there were, one after the other
+    batch_ms    from the first request of a batch to its last token
+    steps       steps that the engine has planned
+    step_ms     wall-clock time for each of them: it contains what is not hidden behind the model
+    """
+
+    report: Report
+    batches: int
+    batch_ms: Spread | None
+    steps: int
+    step_ms: float
+
+    def json(self) -> dict[str, Any]:
+        """The same for JSON: what the report has, and the rest beside it."""
+        own = {name: value for name, value in asdict(self).items() if name != "report"}
+        return self.report.json() | own
+
+
+async def measure(
+    config: EngineConfig, load: Load, batches: int = 1, progress: Progress | None = None
+) -> Offline:
+    """Batches of `load.num_requests` prompts, `load.concurrency` of them at once.
+
+    Token ids are drawn from the model's own vocabulary with the engine's seed. Raises what
+    `Engine.__aenter__` raises.
+    """
+    opening = partial(open_checkpoint, config.model, progress=progress)
+    vocab_size = (await anyio.to_thread.run_sync(opening)).architecture.vocab_size
+    load = replace(load, vocab_size=vocab_size, seed=config.seed or 0)
+    params = SamplingParams(temperature=0, max_tokens=load.output_tokens, ignore_eos=True)
+    prompts = draw(load, batches * load.num_requests, "run")
+    async with Engine(config, progress=progress) as engine:
+        ask = partial(_ask, engine, params)
+        await drive(ask, draw(load, load.warmup, "warm-up"), load.concurrency)
+        before = await _num_steps(engine)
+        runs = [await drive(ask, prompts[first::batches], load.concurrency) for first in range(batches)]
+        steps = await _num_steps(engine) - before
+    return _sum(load, runs, steps)
+
+
+def show_offline(found: Offline) -> str:
+    """A table."""
+    lines = [show(found.report, "this process")]
+    lines.append(f"{'steps':14}{found.steps}, one in {found.step_ms:.2f} ms")
+    if found.batch_ms is not None and found.batches > 1:
+        each = found.batch_ms
+        lines.append(
+            f"{'batches':14}{found.batches}; ms: mean {each.mean:.1f}, p50 {each.p50:.1f}, p99 {each.p99:.1f}"
+        )
+    return "\n".join(lines)
+
+
+async def _ask(engine: Engine, params: SamplingParams, prompt: list[int]) -> Sample:
+    """One answer, as its reader sees it come."""
+    sample = Sample(perf_counter(), prompt_tokens=len(prompt), output_tokens=0)
+    try:
+        async for output in engine.generate(prompt, params):
+            if output.outputs[0].num_tokens != sample.output_tokens:
+                sample.arrivals.append(perf_counter())
+                sample.output_tokens = output.outputs[0].num_tokens
+    except RequestError as error:
+        sample.failure = str(error)
+    sample.ended = perf_counter()
+    return sample
+
+
+async def _num_steps(engine: Engine) -> int:
+    count: int = (await engine.statistics())["scheduler"]["num_steps"]
+    return count
+
+
+def _sum(load: Load, runs: Sequence[Run], steps: int) -> Offline:
+    seconds = sum(run.seconds for run in runs)
+    samples = [sample for run in runs for sample in run.samples]
+    whole = Run(samples, seconds, sum(run.cpu_seconds for run in runs))
+    return Offline(
+        report=summarize(load, whole),
+        batches=len(runs),
+        batch_ms=spread([run.seconds for run in runs]),
+        steps=steps,
+        step_ms=seconds / max(1, steps) * 1e3,
+    )
