@@ -31,7 +31,8 @@ class Request:
     `num_scheduled` moves when a step is sent, `num_computed` when it is done; `num_pending` samples and
     `steps_out` steps are on their way. `num_told` tokens are known to the pool. `life` counts
     preemptions: the result of a step of an earlier life brings its token, but no computed KV. `verdict`
-    is the end that it meets when Grammar has answered.
+    is the end that it meets when Grammar has answered. `num_crashes` steps have crashed with it since it had
+    `crashed_at` tokens.
     """
 
     id: int
@@ -53,7 +54,7 @@ class Request:
     num_told: int = 0
     life: int = 0
     num_crashes: int = 0
-    alone_until: int = 0
+    crashed_at: int = 0
     in_batch: bool = False
     has_run: bool = False
     verdict: str | None = None
@@ -79,9 +80,14 @@ class Request:
         return self.num_scheduled > 0 or self.steps_out == 0
 
     @property
-    def on_probation(self) -> bool:
-        """Whether it must run alone: it was there when steps crashed, and has not got past that point."""
-        return len(self.tokens) < self.alone_until
+    def is_past_crash(self) -> bool:
+        """Whether it has a token more than when a step last crashed with it."""
+        return len(self.tokens) > self.crashed_at
+
+    def crash(self) -> None:
+        """A step with it has crashed. What it has got past meanwhile does not count any more."""
+        self.num_crashes = 1 if self.is_past_crash else self.num_crashes + 1
+        self.crashed_at = len(self.tokens)
 
     def restart(self) -> None:
         """Forget all computed KV; the tokens stay."""

@@ -46,9 +46,6 @@ more than a step takes, since prefixes may be cached, and little enough that the
 NOTHING = Reserved(0, 0, b"", b"", b"", b"", b"")
 """What an empty step is granted."""
 
-CRASHES = 2
-"""After so many steps that crashed with it, a request must show alone that it is not the one."""
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
@@ -338,28 +335,11 @@ class Scheduler:
         self._late += late
 
     def _step_has_failed(self, message: StepFailed) -> None:
-        """Plan everyone again from their tokens; a first crash may have been an accident.
-
-        Whoever was there at a second one is on probation: it runs alone until it is a token past that point,
-        so that the next crash names the guilty one. Who was alone at the second is named already.
-        """
+        """Plan everyone again from their tokens, and ask who is to blame."""
         self._failed += 1
-        present = [
-            request
-            for step in self._in_flight
-            if step.number == message.step
-            for request in step.requests
-            if request.status is not Status.ENDED
-        ]
+        (step,) = (step for step in self._in_flight if step.number == message.step)
         self._end_epoch()
-        for request in present:
-            request.num_crashes += 1
-        crashed = [request for request in present if request.num_crashes >= CRASHES]
-        if len(present) == len(crashed) == 1:
-            self._table.end(crashed[0], "error", fault=message.fault)
-        else:
-            for request in crashed:
-                self._table.suspect(request)
+        self._table.blame(step.requests, message.fault)
 
     def _end_epoch(self) -> None:
         """All KV is lost, and what is said of the steps on their way is not heard."""

@@ -1,7 +1,7 @@
 """The Scheduler's table: who is known, where each request stands, and how each one ends."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from ..messages import Abort, Compile, Drop, Ending, Fault, GrammarReady, Submit, unpack
@@ -10,6 +10,9 @@ from .plan import Said
 from .policy import Policy
 from .requests import Request, Status, WaitingQueue
 from .timeouts import Timeouts
+
+CRASHES = 2
+"""After so many steps that crashed with it, a request must show alone that it is not the one."""
 
 
 class Table:
@@ -137,14 +140,21 @@ class Table:
         self.leaving.clear()
         self.said.released.clear()
 
-    def suspect(self, request: Request) -> None:
-        """Put it on probation: it runs alone until it is a token further than now."""
-        request.alone_until = len(request.tokens) + 1
-        if request.status is Status.WAITING:
-            self.waiting.remove(request)
-            request.status = Status.SUSPECT
-        if request not in self.suspects:
-            self.suspects.append(request)
+    def blame(self, requests: Sequence[Request], fault: Fault) -> None:
+        """A step with these has crashed; some may have ended meanwhile. The first time may be an accident.
+
+        Whoever was there at a second one is on probation, so that the next crash names the guilty one. Who
+        was alone at the second is named already.
+        """
+        for request in requests:
+            request.crash()
+        for request in requests:
+            if request.status is Status.ENDED or request.num_crashes < CRASHES:
+                continue
+            if len(requests) == 1:
+                self.end(request, "error", fault=fault)
+            else:
+                self._suspect(request)
 
     def clear_the_stage(self) -> None:
         """Before a suspect runs: those that run wait until all suspects have done so alone."""
@@ -275,9 +285,17 @@ class Table:
         else:
             self.end(request, "length")
 
+    def _suspect(self, request: Request) -> None:
+        """Put it on probation: it runs alone until it is a token past the point of the crash."""
+        if request.status is Status.WAITING:
+            self.waiting.remove(request)
+            request.status = Status.SUSPECT
+        if request not in self.suspects:
+            self.suspects.append(request)
+
     def _acquit(self, request: Request) -> None:
         """One on probation that got past the point of the crash is a suspect no more."""
-        if request in self.suspects and not request.on_probation:
+        if request in self.suspects and request.is_past_crash:
             self.suspects.remove(request)
 
     def _restart(self, request: Request) -> None:

@@ -59,8 +59,8 @@ class Laws:
     - Every Submit gets one Ending; nothing is said of a request after it, nor after the turn that heard
       its Abort.
     - A request with a timeout ends in the first turn after it has passed, and not before.
-    - A request fails by a step that raised only if no other open one was in it, and not by the first that it
-      was in; while there is a suspect, a step has one row.
+    - A request fails by a step that raised only if no other one was in it, and not by the first that it was
+      in since its last token; while there is a suspect, a step has one row.
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
     - After a pause and in a sleep there is no step; when they begin, none is on its way.
     - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
@@ -86,6 +86,7 @@ class Laws:
         self._most_rows = 0
         self._rows: dict[int, list[int]] = {}
         self._raised: list[int] = []
+        self._has_raised = False
         self._crashes: Counter[int] = Counter()
         self._tables = Tables(Groups(scenario.windows, scenario.block_size))
         self._mirror = Mirror(scenario.block_size)
@@ -121,8 +122,7 @@ class Laws:
             case "scheduler", StepDone(step, epoch) | StepFailed(step, epoch) if epoch == self._epoch:
                 self._in_flight -= 1
                 if isinstance(message, StepFailed):
-                    self._raised = self._rows.get(step, [])
-                    self._crashes.update(self._raised)
+                    self._raised, self._has_raised = self._rows.get(step, []), True
 
     def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
@@ -157,6 +157,9 @@ class Laws:
         self._most_rows = 0
         self._aborted |= self._aborting
         self._aborting.clear()
+        if self._has_raised:
+            self._crashes.update(self._raised)
+            self._has_raised = False
         for submit in self._fresh:
             due = Due(now, submit.terms)
             if due.first < NEVER:
@@ -180,10 +183,9 @@ class Laws:
         elif fault is not None and fault.message.endswith("was made to raise"):
             others = [other for other in self._raised if other != request]
             assert request in self._raised, f"request {request} failed by a step that it was not in"
-            alone = self._ended.issuperset(others)
-            assert alone, f"request {request} failed by a step that {others} were in too"
+            assert not others, f"request {request} failed by a step that {others} were in too"
             assert self._crashes[request] > 1, (
-                f"request {request} failed by the first step that raised with it"
+                f"request {request} failed by the first step that raised with it since its last token"
             )
 
     def _say_done(self, message: CommandDone) -> None:
@@ -207,6 +209,7 @@ class Laws:
         for request in requests:
             assert request not in self._ended, f"a token of request {request} after its ending"
             assert request not in self._aborted, f"a token of request {request} after its Abort"
+            self._crashes[request] = 0
             if request in self._due:
                 self._due[request].has_spoken = True
         for ending in message.endings:

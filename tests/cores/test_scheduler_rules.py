@@ -5,7 +5,7 @@ from math import inf
 
 from actorllm.cores.kvpool import KVPool
 from actorllm.cores.policy import Fair
-from actorllm.messages import Ending, Reserve, RunStep, Terms, Tokens
+from actorllm.messages import Abort, Ending, Reserve, RunStep, Terms, Tokens
 from tests.cores.build import BOOM, Grant, TokenSide, reserved, rows, say, scheduler, submit, wants
 from tests.cores.test_scheduler import done, only, running
 
@@ -42,6 +42,42 @@ def test_one_that_has_gone_past_the_crash_waits_for_the_others_to_do_so() -> Non
     assert [row[0] for row in rows(side.steps[-1])] == [2]
     side.done(8)
     assert [row[0] for row in rows(side.steps[-1])] == [2, 1]
+
+
+def test_who_was_in_a_crash_with_one_that_has_left_was_not_alone() -> None:
+    side = TokenSide(scheduler(), KVPool(100, 4))
+    side.feed(submit(1, [1, 2], max_tokens=2), submit(2, [3], max_tokens=2))
+    crashed(side)
+    side.feed(Abort(2))
+    assert crashed(side) == ([1, 2], [Ending(2, "abort")])
+    assert side.scheduler.statistics().num_on_probation == 1
+    side.done(7)
+    side.done(7)
+    assert side.endings[1:] == [Ending(1, "length")]
+
+
+def test_a_crash_does_not_count_once_the_request_has_got_past_it() -> None:
+    side = TokenSide(scheduler(), KVPool(100, 4))
+    side.feed(submit(1, [1, 2], max_tokens=3))
+    for _ in range(2):
+        assert crashed(side) == ([1], [])
+        side.done(7)
+    assert crashed(side) == ([1], [])
+    assert crashed(side) == ([1], [Ending(1, "error", None, BOOM)])
+
+
+def test_one_that_was_acquitted_does_not_die_of_an_accident_of_its_own() -> None:
+    side = TokenSide(scheduler(), KVPool(100, 4))
+    side.feed(submit(1, [1, 2], max_tokens=4), submit(2, [3], max_tokens=9))
+    crashed(side)
+    crashed(side)
+    side.done(7)
+    assert crashed(side) == ([2], [Ending(2, "error", None, BOOM)])
+    side.done(7)
+    assert crashed(side) == ([1], [Ending(2, "error", None, BOOM)])
+    side.done(7)
+    side.done(7)
+    assert side.endings[1:] == [Ending(1, "length")]
 
 
 def test_a_timeout_ends_a_request_that_has_not_come_far_enough() -> None:

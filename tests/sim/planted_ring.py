@@ -49,9 +49,17 @@ SCHEDULER = (
     Bug(
         "the first crash convicts",
         "faulty",
-        Scheduler,
-        "_step_has_failed",
-        {"request.num_crashes += 1": "request.num_crashes += CRASHES"},
+        Table,
+        "blame",
+        {"request.num_crashes < CRASHES": "False"},
+        caught_by="failed by the first step",
+    ),
+    Bug(
+        "a crash is never forgotten",
+        "faulty",
+        Request,
+        "crash",
+        {"1 if self.is_past_crash else ": ""},
         caught_by="failed by the first step",
     ),
     Bug(
@@ -100,10 +108,19 @@ SCHEDULER = (
     Bug(
         "everyone in a step that raised fails",
         "faulty",
-        Scheduler,
-        "_step_has_failed",
-        {"len(present) == len(crashed) == 1": "crashed", "crashed[0], ": "crashed.pop(), "},
+        Table,
+        "blame",
+        {"len(requests) == 1": "True"},
         caught_by="failed by a step",
+    ),
+    Bug(
+        "who has left was never in the step that raised",
+        "mixed",
+        Table,
+        "blame",
+        {"len(requests) == 1": "sum(each.status is not Status.ENDED for each in requests) == 1"},
+        caught_by="failed by a step",
+        settings={"raises": 0.4},
     ),
     Bug(
         "who was sent back is released once more",
