@@ -73,10 +73,10 @@ class Device:
     def _run(self, step: RunStep | RunCommand) -> Sampled:
         if step.epoch <= self._failed_epoch:
             raise RequestFailed(f"an earlier step of epoch {step.epoch} failed")
-        if step.epoch > self._epoch:
-            self._epoch = step.epoch
-            self._runner.reset()
         try:
+            if step.epoch > self._epoch:
+                self._epoch = step.epoch
+                self._runner.reset()
             if isinstance(step, RunStep):
                 return Sampled(self._runner.execute(step))
             return Sampled(b"", self._command(step))

@@ -335,9 +335,10 @@ class Scheduler:
         self._late += late
 
     def _step_has_failed(self, message: StepFailed) -> None:
-        """Plan everyone again from their tokens, and ask who is to blame."""
+        """Plan everyone again from their tokens, and ask who is to blame; a command has failed by it."""
         self._failed += 1
         (step,) = (step for step in self._in_flight if step.number == message.step)
+        self._command_answered(message.fault)
         self._end_epoch()
         self._table.blame(step.requests, message.fault)
 

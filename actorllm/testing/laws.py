@@ -63,6 +63,7 @@ class Laws:
       in since its last token; while there is a suspect, a step has one row.
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
     - After a pause and in a sleep there is no step; when they begin, none is on its way.
+    - A command whose step raised has failed.
     - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
 
     `cancelled` has the requests whose Cancel the Frontend has heard.
@@ -91,6 +92,8 @@ class Laws:
         self._tables = Tables(Groups(scenario.windows, scenario.block_size))
         self._mirror = Mirror(scenario.block_size)
         self._command = Command(0, "")
+        self._command_step = 0
+        self._command_raised = False
         self._stopped: set[str] = set()
 
     def heard(self, actor: str, message: Any) -> None:
@@ -110,7 +113,7 @@ class Laws:
                 self._fresh.append(message)
                 self._tables.submitted(message)
             case "scheduler", Command(_, action):
-                self._command = message
+                self._command, self._command_raised = message, False
                 if action == "resume":
                     self._stopped.discard("pause")
             case "scheduler", Abort(request):
@@ -123,6 +126,7 @@ class Laws:
                 self._in_flight -= 1
                 if isinstance(message, StepFailed):
                     self._raised, self._has_raised = self._rows.get(step, []), True
+                    self._command_raised |= step == self._command_step
 
     def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
@@ -135,8 +139,9 @@ class Laws:
                 self._say_tokens(message)
             case RunStep() if actor == "scheduler":
                 self._say_step(message)
-            case RunCommand(_, _, action) if actor == "scheduler":
+            case RunCommand(step, _, action) if actor == "scheduler":
                 self._in_flight += 1
+                self._command_step = step
                 self._stopped -= {"sleep"} if action == "wake_up" else set()
             case Compile(request):
                 self._compiling.add(request)
@@ -192,6 +197,7 @@ class Laws:
         action = self._command.action
         assert message.id == self._command.id, f"the end of command {message.id}; {self._command.id} is open"
         assert self._in_flight == 0, f"{action} is done while a step is on its way"
+        assert message.fault or not self._command_raised, f"{action}, whose step raised, is done all the same"
         if action == "sleep" or (action == "pause" and message.fault is None):
             self._stopped.add(action)
         elif action == "wake_up" and message.fault is not None:

@@ -129,6 +129,10 @@ def late_replies(failed: RankFailed | StepFailed) -> tuple[RankFailed | StepFail
     return failed, StepDone(failed.step + 1, failed.epoch, b"")
 
 
+RESET_RAISED = "a reset was made to raise"
+"""Any request may fail with it: a reset knows of none."""
+
+
 class SimulatedRunner(HashRunner):
     """The HashModel on a device that fails now and then, as the scenario says.
 
@@ -137,6 +141,8 @@ class SimulatedRunner(HashRunner):
     """
 
     def __init__(self, scenario: Scenario, random: Random, blame: Callable[[list[int], str], None]) -> None:
+        self._resets = Random(repr(scenario))
+        self._raises = 0.0  # the first reset, in here, does not raise
         super().__init__(scenario.config, scenario.max_model_len, scenario.windows)
         self.broken: Exception | None = None
         self.is_trusted = True
@@ -151,7 +157,10 @@ class SimulatedRunner(HashRunner):
         return len(self._batch)
 
     def reset(self) -> None:
-        """Forget every request."""
+        """Forget every request, or raise before that."""
+        self.is_trusted = False
+        if self._resets.random() < self._raises / 2:
+            raise RequestFailed(RESET_RAISED)
         super().reset()
         self.is_trusted = True
 

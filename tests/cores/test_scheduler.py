@@ -12,6 +12,8 @@ from actorllm.cores.kvpool import KVPool
 from actorllm.cores.scheduler import Scheduler
 from actorllm.messages import (
     Abort,
+    Command,
+    CommandDone,
     Compile,
     Drop,
     Ending,
@@ -24,6 +26,7 @@ from actorllm.messages import (
     Release,
     Reserve,
     ResetPool,
+    RunCommand,
     RunStep,
     Seen,
     StepDone,
@@ -547,6 +550,17 @@ def test_steps_of_the_failed_epoch_are_ignored() -> None:
     assert wants(only(said, Reserve)) == [Want(1, [1, 2], 2), Want(2, [3, 4], 2)]
     assert say(core, done(second, 7, 8), StepFailed(second.step, 0, BOOM)) == ()
     assert core.statistics().num_failed_steps == 1
+
+
+def test_a_command_whose_step_raised_has_failed() -> None:
+    core = scheduler()
+    said = say(core, Command(7, "sleep"))
+    assert [type(message) for message in said] == [ResetPool, RunCommand]
+    assert say(core, PoolReset(1)) == ()
+    assert say(core, StepFailed(1, 1, BOOM)) == (CommandDone(7, BOOM), ResetPool(2))
+    assert say(core, Command(8, "wake_up")) == ()
+    said = say(core, PoolReset(2))
+    assert said == (RunCommand(2, 2, "wake_up", ""),)
 
 
 def test_an_abort_of_an_offered_request_after_a_failure_releases_nothing() -> None:

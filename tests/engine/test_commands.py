@@ -133,6 +133,31 @@ async def test_who_cannot_wake_sleeps_on_and_may_try_again() -> None:
         await engine.check()
 
 
+class Stuck(HashRunner):
+    """A device that cannot forget its rows when it is first asked to."""
+
+    num_resets = 0
+
+    def reset(self) -> None:
+        self.num_resets += 1
+        if self.num_resets == 2:  # the first one is in its construction
+            raise RuntimeError("no answer from the device")
+        super().reset()
+
+
+async def test_a_sleep_whose_step_raises_has_failed_and_can_be_woken() -> None:
+    parts = Parts(open_runner=lambda checkpoint, config: Stuck(config, 4096))
+    async with Engine(config(), parts=parts) as engine:
+        stream = engine.generate(PROMPTS[0], LONG)
+        await anext(stream)
+        with pytest.raises(CommandFailed, match="sleep: RuntimeError: no answer from the device"):
+            await engine.sleep()
+        assert await state(engine) == "asleep"
+        await engine.wake_up()
+        assert list((await stream).token_ids) == expected(PROMPTS[0], LONG)
+        await engine.check()
+
+
 async def test_a_profile_needs_a_device_that_is_awake_and_has_kernels() -> None:
     async with Engine(config()) as engine:
         stream = engine.generate(PROMPTS[0], LONG)

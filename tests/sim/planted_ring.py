@@ -254,6 +254,25 @@ COMMANDS = (
         caught_by="never ended",
     ),
     Bug(
+        "a command whose step raised is done all the same",
+        "faulty",
+        Scheduler,
+        "_step_has_failed",
+        {"self._command_answered(message.fault)": "pass"},
+        caught_by="whose step raised",
+    ),
+    Bug(
+        "the device runs the steps after a reset that raised",
+        "faulty",
+        Device,
+        "_run",
+        {
+            "    try:\n        if": "    if",
+            "    self._epoch = ": "self._epoch = ",
+            "        self._runner.reset()\n": "    self._runner.reset()\n    try:\n",
+        },
+    ),
+    Bug(
         "a command that has failed is done all the same",
         "faulty",
         Gate,
