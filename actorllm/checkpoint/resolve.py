@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from ..errors import DownloadFailed, ModelCorrupt, ModelNotFound
-from .fetch import SMOLLM2, Progress, fetch
+from .fetch import MODELS, Progress, fetch
 
-HASH, DEFAULT = "hash", "smollm2-135m"
+HASH = "hash"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HUB_FILES = [
     "*.json",
@@ -18,7 +18,7 @@ _HUB_FILES = [
     "vocab.txt",
 ]
 _ACCEPTED = (
-    f"{DEFAULT} (fetched once), {HASH} (no weights; {HASH}:0,8 with windows), a GGUF file, "
+    f"{' and '.join(MODELS)} (fetched once), {HASH} (no weights; {HASH}:0,8 with windows), a GGUF file, "
     "a Hugging Face directory, or a hub id such as Qwen/Qwen3-0.6B"
 )
 
@@ -28,13 +28,13 @@ def resolve(model: str, progress: Progress | None = None) -> tuple[str, Path]:
 
     After `hash:` come the windows of its groups of layers.
 
-    The two names go before what exists on disk; a directory with a single GGUF file and no config.json
+    Known names go before what exists on disk; a directory with a single GGUF file and no config.json
     stands for that file. Raises ModelNotFound, ModelCorrupt and DownloadFailed.
     """
     if model.partition(":")[0] == HASH:
         return HASH, Path(HASH)
-    if model == DEFAULT:
-        return DEFAULT, fetch(SMOLLM2, progress)
+    if model in MODELS:
+        return model, fetch(MODELS[model], progress)
     path = Path(model).expanduser()
     if path.is_file():
         return path.name.removesuffix(".gguf"), path
@@ -46,8 +46,8 @@ def resolve(model: str, progress: Progress | None = None) -> tuple[str, Path]:
 
 
 def is_here(model: str) -> bool:
-    """Whether it is one of the two names, a file or a directory, so that `resolve` asks no hub for it."""
-    if model.partition(":")[0] == HASH or model == DEFAULT:
+    """Whether it is a known name, a file or a directory, so that `resolve` asks no hub for it."""
+    if model.partition(":")[0] == HASH or model in MODELS:
         return True
     try:
         path = Path(model).expanduser()

@@ -147,7 +147,7 @@ def test_the_kinds_of_layers_in_the_old_and_the_new_place() -> None:
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
         "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
     }
-    old = {
+    old: dict[str, Any] = {
         "sliding_window_pattern": 2,
         "rope_theta": 5e5,
         "rope_local_base_freq": 5e3,
