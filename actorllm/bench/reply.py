@@ -1,7 +1,7 @@
 """HTTP/1.1 from the client's side, as far as a load needs it: bytes in, the body out.
 
-A load generator shares its machine with the server. A general client takes about 90 us of CPU a token of
-a stream, most of it in layers that a load does not need; this and a socket of anyio take less than half.
+A load generator shares its machine with the server. A general client takes 80 to 100 us of CPU a token of
+a stream, most of it in layers that a load does not need; this and a socket take less than half of that.
 """
 
 from ..errors import DecodeError

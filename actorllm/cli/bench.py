@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FEW = 32
 """Requests that run while the numbers of waiting requests and of cached blocks change."""
 
+LIGHT = "trio"
+"""The event loop of the load generator: 32 us of CPU a token of a stream, where asyncio takes 58."""
+
 app = typer.Typer(help="Measure the engine, its parts, and its peers.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="write JSON instead of a table")]
@@ -63,11 +66,11 @@ def serve(
         raise UsageError("--plot draws the loads of a --suite")
     check_path(plot)
     if not suite:
-        report = anyio.run(measure, target, load)
+        report = anyio.run(measure, target, load, backend=LIGHT)
         _write(report.json(), f"{target.url}: {load}\n{show(report, 'generator')}", as_json)
         _fail_if(report.failed)
         return
-    reports = anyio.run(measure_suite, target, load, SUITE)
+    reports = anyio.run(measure_suite, target, load, SUITE, backend=LIGHT)
     _write({name: each.json() for name, each in reports.items()}, show_suite(reports), as_json)
     rates = [
         (str(each.load), each.output_tokens_per_s) for each in reports.values() if each.load.output_tokens > 1
