@@ -14,6 +14,7 @@ ActorLLMError
 │   └── UnsupportedModel  an architecture, tokenizer or quantisation that we do not know
 ├── MachineError          this machine
 │   ├── DownloadFailed    the model could not be fetched
+│   ├── KernelsMissing    the native kernels were asked for, and cannot be had
 │   ├── CommandFailed     the engine could not sleep, wake up or take a profile
 │   └── EngineDied        an actor crashed; the cause is attached
 ├── LinkError             the process at the other end of a link
@@ -101,6 +102,10 @@ class MachineError(ActorLLMError):
 
 class DownloadFailed(MachineError, OSError):
     """The model could not be fetched."""
+
+
+class KernelsMissing(MachineError):
+    """ACTORLLM_CPU_KERNELS says native, but there is no compiler, or it fails."""
 
 
 class CommandFailed(MachineError):

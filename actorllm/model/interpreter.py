@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 import torch
-from actorllm_kernels import (
+from actorllm_kernels.reference import (
     AttentionPlan,
     embedding,
     gelu_tanh_and_mul,

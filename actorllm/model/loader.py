@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from actorllm_kernels import pack_linear
+from actorllm_kernels.reference import pack_linear
 from torch import Tensor
 
 from ..checkpoint.tensor import RawTensor

@@ -1,59 +1,64 @@
-"""The runner: a model, its KV cache and its persistent batch. It executes steps."""
+"""The runner: a back end with its KV cache, and the persistent batch. It executes steps."""
 
-from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch.profiler import ProfilerActivity, profile
 
 from ..checkpoint import Architecture, Checkpoint
 from ..config import EngineConfig
 from ..cores.batch import Batch, Int32, StepInputs
-from ..errors import UsageError
+from ..errors import ConfigError, KernelsMissing, UsageError
 from ..messages import RunStep
 from .capacity import capacity
 from .families import program_of
-from .interpreter import Interpreter
-from .loader import Weights, load_weights, resolve_dtype
 from .program import Program
 from .sampler import sample
 
 
+class BackEnd(Protocol):
+    """What runs a program: kernels, with weights and a KV cache while it is open."""
+
+    @property
+    def slab_bytes(self) -> int:
+        """Bytes of one block in one slab of the cache."""
+
+    def open(self, num_blocks: int, length: int) -> None:
+        """Load the weights and allocate the cache, for positions below `length`."""
+
+    def close(self) -> None:
+        """Let go of both."""
+
+    def forward(self, inputs: StepInputs) -> Any:
+        """Logits [S, vocab_size] of the step's `logits_indices`, as `sample` takes them."""
+
+    def start_profile(self, path: str) -> None:
+        """Take the times of what runs from now on."""
+
+    def stop_profile(self) -> None:
+        """Write them. Raises OSError."""
+
+
 class Runner:
-    """Executes steps on the CPU with torch; all of it belongs to the thread that made it.
+    """Executes steps on a back end; all of it belongs to the thread that made it.
 
     `num_blocks` blocks are in the KV cache; `max_model_len` tokens a request may have (see `capacity`,
     whose ConfigError it raises).
     """
 
     def __init__(
-        self,
-        architecture: Architecture,
-        program: Program,
-        load: Callable[[], Weights],
-        config: EngineConfig,
+        self, architecture: Architecture, program: Program, back_end: BackEnd, config: EngineConfig
     ) -> None:
-        """`load` brings the weights of the program, now and after a sleep."""
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
-        self._program = program
-        self._load = load
-        weights = load()
-        cell = (2, program.num_kv_heads, program.head_dim)
-        slab = config.block_size * int(np.prod(cell)) * weights.dtype.itemsize
         windows = architecture.windows
+        self._back_end = back_end
         self.num_blocks, self.max_model_len = capacity(
-            config, architecture.max_position_embeddings, program.num_slabs * slab, windows
+            config,
+            architecture.max_position_embeddings,
+            program.num_slabs * back_end.slab_bytes,
+            windows,
         )
         self._batch = Batch(config.max_num_seqs, self.max_model_len, config.block_size, len(windows))
-        self._shape = (program.num_slabs, self.num_blocks, config.block_size, *cell)
-        self._profile: profile | None = None
-        self._profile_path = ""
-        self._fill(weights)
-
-    def _fill(self, weights: Weights) -> None:
-        self._cache = torch.zeros(self._shape, dtype=weights.dtype)
-        self._model: Interpreter | None = Interpreter(self._program, weights, self.max_model_len)
+        self._profile_path: str | None = None
+        back_end.open(self.num_blocks, self.max_model_len)
 
     def reset(self) -> None:
         """Forget every request: the next step brings all its rows anew."""
@@ -67,9 +72,9 @@ class Runner:
         """
         match action:
             case "sleep":
-                self._model, self._cache = None, torch.zeros(0)
+                self._back_end.close()
             case "wake_up":
-                self._fill(self._load())
+                self._back_end.open(self.num_blocks, self.max_model_len)
             case "start_profile":
                 self._start_profile(argument)
             case "stop_profile":
@@ -78,22 +83,19 @@ class Runner:
                 raise AssertionError(f"unknown command {action}")
 
     def _start_profile(self, path: str) -> None:
-        if self._profile is not None:
+        if self._profile_path is not None:
             raise UsageError(f"a profile is being taken already, for {self._profile_path}")
         with open(path, "w", encoding="utf-8"):
             pass  # it can be written, or fails now
-        begun = profile(activities=[ProfilerActivity.CPU])
-        begun.start()
-        self._profile, self._profile_path = begun, path
+        self._back_end.start_profile(path)
+        self._profile_path = path
 
     def _stop_profile(self) -> None:
-        if self._profile is None:
+        if self._profile_path is None:
             raise UsageError("no profile is being taken")
-        ended, self._profile = self._profile, None
-        ended.stop()
-        ended.export_chrome_trace(self._profile_path)
+        self._profile_path = None
+        self._back_end.stop_profile()
 
-    @torch.inference_mode()
     def execute(self, step: RunStep) -> bytes:
         """The token (int32 column) of each sampling row of the step, in row order.
 
@@ -110,17 +112,48 @@ class Runner:
         self._batch.check()
 
     def _tokens(self, inputs: StepInputs) -> Int32:
-        assert self._model is not None, "a step for a device that is asleep"
-        logits = self._model.forward(inputs, self._cache)
+        logits = self._back_end.forward(inputs)
         return sample(logits, inputs) if inputs.sample_rows.size else np.zeros(0, np.int32)
 
 
 def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
-    """Load the weights of a checkpoint in the configured dtype and make a runner of them.
+    """Make a runner of a checkpoint, on the native kernels where they serve and else on the reference.
 
-    Raises ModelCorrupt for a damaged file and ConfigError for what does not fit (see `Runner`).
+    float32 runs on the reference, whose cache is float32 too, unless ACTORLLM_CPU_KERNELS says native.
+    Raises ModelCorrupt for a damaged file, ConfigError for what does not fit (see `Runner`), and
+    KernelsMissing.
     """
     architecture = checkpoint.architecture
-    dtype = resolve_dtype(config.dtype, architecture.dtype)
     program = program_of(architecture)
-    return Runner(architecture, program, lambda: load_weights(program, checkpoint.weights(), dtype), config)
+    back_end = _native(program, checkpoint, config) or _reference(program, checkpoint, config)
+    return Runner(architecture, program, back_end, config)
+
+
+def _native(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> BackEnd | None:
+    from actorllm_kernels.cpu.build import KernelsUnavailable, kernels_mode, native_library
+    from actorllm_kernels.cpu.isa import InvalidSetting
+
+    try:
+        exact = config.dtype == "float32" or (
+            config.dtype == "auto" and checkpoint.architecture.dtype == "float32"
+        )
+        if exact and kernels_mode() != "native":
+            return None
+        library = native_library()
+    except InvalidSetting as error:
+        raise ConfigError(str(error)) from None
+    except KernelsUnavailable as error:
+        raise KernelsMissing(str(error)) from error
+    if library is None:
+        return None
+    from actorllm_kernels.cpu.library import Kernels
+
+    from .native import NativeBackEnd
+
+    return NativeBackEnd(program, checkpoint, config, Kernels(library))
+
+
+def _reference(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> BackEnd:
+    from .reference import ReferenceBackEnd
+
+    return ReferenceBackEnd(program, checkpoint, config)

@@ -66,9 +66,9 @@ def test_no_compiler_is_an_error_for_native(sources: Path, monkeypatch: pytest.M
 def test_the_reference_compiles_nothing(
     sources: Path, compiler: Wrapper, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert build.wants_native()
+    assert build.kernels_mode() == "auto"
     monkeypatch.setenv("ACTORLLM_CPU_KERNELS", "reference")
-    assert not build.wants_native()
+    assert build.kernels_mode() == "reference"
     assert native_library(sources=sources) is None
     assert compiler.count == 0
     assert kept(cache) == []
@@ -92,7 +92,7 @@ def test_settings_that_cannot_be(sources: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InvalidSetting, match="ACTORLLM_CPU_KERNELS=fast is none of auto, native, reference"):
         native_library(sources=sources)
     with pytest.raises(InvalidSetting):
-        build.wants_native()
+        build.kernels_mode()
 
 
 @pytest.mark.parametrize(

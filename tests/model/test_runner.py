@@ -90,6 +90,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
+@pytest.fixture(autouse=True)
+def reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACTORLLM_CPU_KERNELS", "reference")
+
+
 def random_model(name: str) -> PreTrainedModel:
     family, settings = MODELS[name]
     config = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(**SHAPE | settings)

@@ -64,9 +64,12 @@ class Compiler:
     version: str
 
 
-def wants_native() -> bool:
-    """Whether ACTORLLM_CPU_KERNELS lets the library be tried at all. Raises InvalidSetting."""
-    return _mode() != "reference"
+def kernels_mode() -> str:
+    """What ACTORLLM_CPU_KERNELS says: native, reference, or auto. Raises InvalidSetting."""
+    mode = os.environ.get("ACTORLLM_CPU_KERNELS") or "auto"
+    if mode not in MODES:
+        raise InvalidSetting(f"ACTORLLM_CPU_KERNELS={mode} is none of {', '.join(MODES)}")
+    return mode
 
 
 def native_library(
@@ -77,7 +80,7 @@ def native_library(
     With `auto`, what is missing is warned of once and not tried again in this process. Blocks for as long as
     `load`. Raises InvalidSetting, and with `native` KernelsUnavailable.
     """
-    mode = _mode()
+    mode = kernels_mode()
     if mode == "reference":
         return None
     isa = isa or choose_isa()
@@ -194,13 +197,6 @@ def is_whole(path: Path) -> bool:
     except OSError:
         return False
     return content[-_DIGEST_BYTES:] == _DIGEST(content[:-_DIGEST_BYTES]).digest()
-
-
-def _mode() -> str:
-    mode = os.environ.get("ACTORLLM_CPU_KERNELS") or "auto"
-    if mode not in MODES:
-        raise InvalidSetting(f"ACTORLLM_CPU_KERNELS={mode} is none of {', '.join(MODES)}")
-    return mode
 
 
 def _warning(error: KernelsUnavailable) -> str:

@@ -1,0 +1,309 @@
+"""Makes of a program the operations of the CPU kernels, over buffers that are allocated once.
+
+A norm before a product, and a gate, are computed on the way into the product's left side, so that no
+buffer holds them.
+"""
+
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, c_void_p, cast
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import numpy as np
+from actorllm_kernels.cpu.library import Activation, Form, Heads, Kernels, Kind, Op, Shape
+from actorllm_kernels.cpu.library import Gate as GateKind
+from actorllm_kernels.cpu.packing import GROUP, LANES, Packed
+from numpy.typing import NDArray
+
+from ..cores.batch import Float32
+from .program import HIDDEN, Attend, Embed, Gate, Head, Linear, Norm, Program
+
+_GATES = {"silu": GateKind.SILU, "gelu_tanh": GateKind.GELU_TANH}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeWeights:
+    """The weights of a program: matrices packed, norms (with their offset) and biases in float32."""
+
+    matrices: Mapping[str, Packed]
+    vectors: Mapping[str, Float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is allocated: tokens and sampling rows of a step, tokens of a request, blocks of the cache."""
+
+    tokens: int
+    wanted: int
+    length: int
+    num_blocks: int
+    block_size: int
+    num_threads: int
+
+
+def slab_bytes(program: Program, block_size: int) -> int:
+    """Bytes of one block in one slab of the cache."""
+    return block_size * program.num_kv_heads * 2 * _padded(program.head_dim, LANES) * 2
+
+
+@dataclass(slots=True)
+class _View:
+    """What a named buffer holds that is only computed on the way into a product."""
+
+    source: str
+    norm: str | None = None
+    gate: GateKind = GateKind.NONE
+    wanted: bool = False
+
+
+@dataclass(slots=True)
+class Compiler:
+    """Makes the list of operations, and everything they point to."""
+
+    program: Program
+    weights: NativeWeights
+    kernels: Kernels
+    limits: Limits
+    integers: Activation
+    ops: list[Op] = field(default_factory=list)
+    shape: Shape = field(default_factory=Shape)
+    logits: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    soft_cap: float = 0.0
+    _kept: list[Any] = field(default_factory=list)
+    _buffers: dict[str, Float32] = field(default_factory=dict)
+    _views: dict[str, _View] = field(default_factory=dict)
+    _ready: dict[tuple[str, Activation], NDArray[np.uint8]] = field(default_factory=dict)
+    _queries: NDArray[np.uint16] | None = None
+    _lefts: dict[tuple[Activation, int, int], NDArray[np.uint8]] = field(default_factory=dict)
+
+    def compile(self) -> list[Any]:
+        """Fill `ops`, `shape` and `logits`; what is returned must be kept as long as they are used."""
+        self._make_shape()
+        for operation in self.program.operations:
+            match operation:
+                case Embed():
+                    self._embed(operation)
+                case Norm():
+                    self._norm(operation)
+                case Linear():
+                    self._linear(operation)
+                case Attend():
+                    self._attend(operation)
+                case Gate():
+                    self._define(operation.target, _View(operation.source, gate=_GATES[operation.activation]))
+                case Head():
+                    self._head(operation)
+                case _:
+                    assert_never(operation)
+        return self._kept
+
+    # -- memory -------------------------------------------------------------------------------------
+
+    def _zeros(self, shape: Sequence[int], dtype: Any) -> NDArray[Any]:
+        """Zeros that begin at a cache line and stay."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        whole = np.zeros(size + 64, np.uint8)
+        start = -whole.ctypes.data % 64
+        self._kept.append(whole)
+        aligned: NDArray[Any] = whole[start : start + size].view(dtype).reshape(shape)
+        return aligned
+
+    def _buffer(self, name: str) -> Float32:
+        """The buffer of this name, [tokens, width rounded up to 32]."""
+        if name not in self._buffers:
+            width = _padded(self.program.widths[name], GROUP)
+            self._buffers[name] = self._zeros((self.limits.tokens, width), np.float32)
+        return self._buffers[name]
+
+    def _vector(self, name: str | None, size: int) -> int | None:
+        """Where a norm's factors or a bias stand, with zeros behind."""
+        if name is None:
+            return None
+        return self._padded_vector(self.weights.vectors[name], size)
+
+    def _padded_vector(self, values: Float32, size: int) -> int:
+        vector = self._zeros((_padded(size, GROUP),), np.float32)
+        vector[: len(values)] = values
+        return int(vector.ctypes.data)
+
+    def _make_shape(self) -> None:
+        program, limits = self.program, self.limits
+        padded = _padded(program.head_dim, LANES)
+        cells = (limits.num_blocks, program.num_kv_heads, 2, limits.block_size * padded)
+        cache = self._zeros((program.num_slabs, *cells), np.uint16)
+        tables: list[list[int]] = [[], []]
+        for frequencies, factor in program.ropes:
+            angles = np.outer(np.arange(limits.length, dtype=np.float64), frequencies)
+            for place, function in zip(tables, (np.cos, np.sin), strict=True):
+                table = np.ascontiguousarray(function(angles) * factor, np.float32)
+                self._kept.append(table)
+                place.append(table.ctypes.data)
+        pointers = [(c_void_p * len(table))(*table) for table in tables]
+        self._kept += pointers
+        self.shape = Shape(
+            Heads(program.num_heads, program.num_kv_heads, program.head_dim, padded, limits.block_size),
+            cache.nbytes // program.num_slabs,
+            cache.ctypes.data,
+            cast(pointers[0], POINTER(c_void_p)),
+            cast(pointers[1], POINTER(c_void_p)),
+        )
+
+    # -- operations ---------------------------------------------------------------------------------
+
+    def _emit(self, kind: Kind, **fields: Any) -> None:
+        self.ops.append(Op(kind=kind, **fields))
+
+    def _wrote(self, name: str) -> None:
+        """What was made of this buffer before is old."""
+        self._views = {view: of for view, of in self._views.items() if of.source != name}
+        self._views.pop(name, None)
+        views = {HIDDEN, *self._buffers, *self._views} - {name}
+        self._ready = {key: left for key, left in self._ready.items() if key[0] in views}
+
+    def _define(self, name: str, view: _View) -> None:
+        self._views[name] = view
+        self._ready = {key: left for key, left in self._ready.items() if key[0] != name}
+
+    def _embed(self, operation: Embed) -> None:
+        packed, target = self.weights.matrices[operation.weight], self._buffer(HIDDEN)
+        self._kept.append(packed)
+        self._emit(
+            Kind.EMBED,
+            weights=packed.form,
+            scale=operation.scale,
+            width=packed.columns,
+            packed=packed.data.ctypes.data,
+            target=target.ctypes.data,
+            target_stride=target.shape[1],
+        )
+        self._wrote(HIDDEN)
+
+    def _norm(self, operation: Norm) -> None:
+        if not operation.adds:
+            self._define(operation.target, _View(operation.source, norm=operation.weight))
+            return
+        source, target = self._buffer(operation.source), self._buffer(operation.target)
+        width = self.program.widths[operation.source]
+        self._emit(
+            Kind.NORM,
+            adds=True,
+            eps=self.program.eps,
+            width=width,
+            bias=self._vector(operation.weight, width),
+            source=source.ctypes.data,
+            source_stride=source.shape[1],
+            target=target.ctypes.data,
+            target_stride=target.shape[1],
+        )
+        self._wrote(operation.target)
+
+    def _left(self, name: str, activation: Activation) -> NDArray[np.uint8]:
+        """The buffer or view of this name as the left side of a product."""
+        if (name, activation) in self._ready:
+            return self._ready[name, activation]
+        view = self._views.get(name, _View(name))
+        source = self._buffer(view.source)
+        width = self.program.widths[name]
+        rows = self.limits.wanted if view.wanted else self.limits.tokens
+        blocks = -(-width // GROUP)
+        shape = (activation, rows, blocks)
+        if shape not in self._lefts:
+            size = -(-rows // LANES) * blocks * self.kernels.activation_bytes(activation)
+            self._lefts[shape] = self._zeros((size,), np.uint8)
+        left = self._lefts[shape]
+        self._ready = {key: other for key, other in self._ready.items() if other is not left}
+        self._emit(
+            Kind.ACTIVATE,
+            activation=activation,
+            gate=view.gate,
+            wanted=view.wanted,
+            eps=self.program.eps,
+            width=width,
+            bias=self._vector(view.norm, width),
+            source=source.ctypes.data,
+            source_stride=source.shape[1],
+            target=left.ctypes.data,
+        )
+        self._ready[name, activation] = left
+        return left
+
+    def _product(
+        self, source: str, packed: Packed, target: Float32, first: int, bias: Float32 | None, **fields: Any
+    ) -> None:
+        """One weight's columns [first, first + outputs) of the target."""
+        activation = _activation(packed.form, self.integers)
+        left = self._left(source, activation)
+        self._kept.append(packed)
+        self._emit(
+            Kind.LINEAR,
+            weights=packed.form,
+            activation=activation,
+            width=packed.columns,
+            outputs=packed.outputs,
+            packed=packed.data.ctypes.data,
+            bias=None if bias is None else self._padded_vector(bias, packed.outputs),
+            source=left.ctypes.data,
+            target=target.ctypes.data + 4 * first,
+            target_stride=target.shape[1],
+            **fields,
+        )
+
+    def _linear(self, operation: Linear) -> None:
+        target, first = self._buffer(operation.target), 0
+        biases = operation.biases or (None,) * len(operation.weights)
+        for weight, bias in zip(operation.weights, biases, strict=True):
+            packed = self.weights.matrices[weight]
+            values = None if bias is None else self.weights.vectors[bias]
+            self._product(operation.source, packed, target, first, values, adds=operation.adds)
+            first += packed.outputs
+        self._wrote(operation.target)
+
+    def _attend(self, operation: Attend) -> None:
+        program = self.program
+        source, target = self._buffer(operation.source), self._buffer(operation.target)
+        if self._queries is None:
+            shape = (self.limits.tokens, program.num_heads, _padded(program.head_dim, LANES))
+            self._queries = self._zeros(shape, np.uint16)
+        queries = self._queries.ctypes.data
+        place = {"layer": operation.layer, "group": operation.group}
+        self._emit(
+            Kind.ROTATE,
+            **place,
+            rope=operation.rope,
+            scale=operation.scale,
+            eps=program.eps,
+            bias=self._vector(operation.q_norm, program.head_dim),
+            k_norm=self._vector(operation.k_norm, program.head_dim),
+            source=source.ctypes.data,
+            source_stride=source.shape[1],
+            target=queries,
+        )
+        for kind in (Kind.ATTEND, Kind.JOIN):
+            self._emit(
+                kind,
+                **place,
+                window=operation.window,
+                soft_cap=operation.soft_cap,
+                source=queries,
+                target=target.ctypes.data,
+                target_stride=target.shape[1],
+            )
+        self._wrote(operation.target)
+
+    def _head(self, operation: Head) -> None:
+        packed = self.weights.matrices[operation.weight]
+        self.soft_cap = operation.soft_cap
+        self.logits = self._zeros((self.limits.wanted, _padded(packed.outputs, LANES)), np.float32)
+        self.program.widths.setdefault("wanted", self.program.widths[HIDDEN])
+        self._define("wanted", _View(HIDDEN, norm=operation.norm, wanted=True))
+        self._product("wanted", packed, self.logits, 0, None, wanted=True)
+
+
+def _activation(form: Form, integers: Activation) -> Activation:
+    if form < Form.BF16:
+        return integers
+    return Activation.BF16 if form is Form.BF16 else Activation.F32
+
+
+def _padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

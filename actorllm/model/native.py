@@ -1,0 +1,161 @@
+"""The CPU kernels as a back end: a whole step is one foreign call, with the interpreter's lock released."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+from actorllm_kernels.cpu.library import Activation, Kernels, Kind, Running, Step
+
+from ..checkpoint import Checkpoint
+from ..config import EngineConfig
+from ..cores.batch import Float32, StepInputs
+from ..errors import ConfigError
+from .compiler import Compiler, Limits, NativeWeights, slab_bytes
+from .packed import load_packed
+from .program import Program
+
+BLOCK = 16
+"""The kernels' tiles have so many keys, and blocks of the cache whole tiles."""
+
+
+class NativeModel:
+    """A program with its weights, its KV cache (bfloat16) and its threads.
+
+    `integers` says what the other side of a product with integer codes is rounded to: INT16 or INT8.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: NativeWeights,
+        kernels: Kernels,
+        limits: Limits,
+        integers: Activation = Activation.INT16,
+    ) -> None:
+        self._num_threads = limits.num_threads
+        self._vocab_size = program.vocab_size
+        compiler = Compiler(program, weights, kernels, limits, integers)
+        self._kept = compiler.compile()
+        self._logits = compiler.logits
+        self._soft_cap = compiler.soft_cap
+        self.kinds = [Kind(op.kind) for op in compiler.ops]
+        self._running: Running = kernels.open(compiler.ops, compiler.shape, limits.num_threads)
+
+    def forward(self, inputs: StepInputs, profile: "Profile | None" = None) -> Float32:
+        """Logits, float32 [S, vocab_size], of the step's `logits_indices`, valid until the next step.
+
+        Writes the keys and values of its tokens into the cache. With a profile every operation is a call of
+        its own.
+        """
+        table = np.ascontiguousarray(inputs.block_table)
+        slots = np.ascontiguousarray(inputs.slot_mapping)
+        num_wanted = len(inputs.logits_indices)
+        step = Step(
+            len(inputs.input_ids),
+            len(inputs.seq_lens),
+            num_wanted,
+            table.shape[2],
+            inputs.input_ids.ctypes.data,
+            inputs.positions.ctypes.data,
+            slots.ctypes.data,
+            inputs.query_start_loc.ctypes.data,
+            inputs.seq_lens.ctypes.data,
+            table.ctypes.data,
+            inputs.logits_indices.ctypes.data,
+        )
+        if profile is None:
+            self._running.step(step, self._num_threads)
+        else:
+            for number, kind in enumerate(self.kinds):
+                begun = time.perf_counter()
+                self._running.step(step, self._num_threads, number, number + 1)
+                profile.add(kind.name.lower(), begun, time.perf_counter())
+        logits: Float32 = self._logits[:num_wanted, : self._vocab_size]
+        return np.tanh(logits / self._soft_cap) * self._soft_cap if self._soft_cap else logits
+
+    def close(self) -> None:
+        """End its threads."""
+        self._running.close()
+
+
+class Profile:
+    """What each operation took, as a Chrome trace."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._events: list[dict[str, object]] = []
+
+    def add(self, name: str, begun: float, ended: float) -> None:
+        """One operation, from and to these seconds."""
+        self._events.append(
+            {"name": name, "ph": "X", "ts": begun * 1e6, "dur": (ended - begun) * 1e6, "pid": 0, "tid": 0}
+        )
+
+    def write(self) -> None:
+        """Write the trace. Raises OSError."""
+        Path(self._path).write_text(json.dumps({"traceEvents": self._events}), encoding="utf-8")
+
+
+class NativeBackEnd:
+    """Loads a program onto the CPU kernels; see `runner.BackEnd`. Raises ConfigError for its block size."""
+
+    def __init__(
+        self, program: Program, checkpoint: Checkpoint, config: EngineConfig, kernels: Kernels
+    ) -> None:
+        if config.block_size % BLOCK:
+            raise ConfigError(
+                f"block_size is {config.block_size}, but the native kernels take multiples of {BLOCK}; "
+                "with ACTORLLM_CPU_KERNELS=reference any will do"
+            )
+        self.slab_bytes = slab_bytes(program, config.block_size)
+        self._program = program
+        self._checkpoint = checkpoint
+        self._config = config
+        self._kernels = kernels
+        self._model: NativeModel | None = None
+        self._profile: Profile | None = None
+
+    def open(self, num_blocks: int, length: int) -> None:
+        """Load the weights and allocate the cache, `num_blocks` blocks, for positions below `length`."""
+        config = self._config
+        limits = Limits(
+            tokens=config.max_num_batched_tokens,
+            wanted=config.max_num_seqs,
+            length=length,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            num_threads=config.num_threads or available_cores(),
+        )
+        weights = load_packed(self._program, self._checkpoint, config.dtype)
+        integers = Activation[config.activation_dtype.upper()]
+        self._model = NativeModel(self._program, weights, self._kernels, limits, integers)
+
+    def close(self) -> None:
+        """Let go of weights, cache and threads."""
+        if self._model is not None:
+            self._model.close()
+            self._model = None
+
+    def forward(self, inputs: StepInputs) -> Float32:
+        """Logits, float32 [S, vocab_size], valid until the next step."""
+        assert self._model is not None, "a step for a device that is asleep"
+        return self._model.forward(inputs, self._profile)
+
+    def start_profile(self, path: str) -> None:
+        """Take the time of every operation from now on."""
+        self._profile = Profile(path)
+
+    def stop_profile(self) -> None:
+        """Write what was taken. Raises OSError."""
+        ended, self._profile = self._profile, None
+        assert ended is not None, "no profile was begun"
+        ended.write()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

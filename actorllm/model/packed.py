@@ -1,0 +1,164 @@
+"""The weights of a program as the CPU kernels read them: packed once, then mapped from the cache on disk.
+
+The file has a header of JSON (names, forms, shapes, where each matrix lies) and then the matrices, each at
+the beginning of a page. It is found by the model's files (path, size, time of change), so that a model that
+was replaced is packed anew.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from actorllm_kernels.cpu.codes import from_ggml
+from actorllm_kernels.cpu.library import Form
+from actorllm_kernels.cpu.packing import Packed, pack_codes, pack_floats
+from numpy.typing import NDArray
+
+from ..checkpoint import Checkpoint
+from ..checkpoint.fetch import cache_directory
+from ..checkpoint.tensor import RawTensor
+from ..cores.batch import Float32
+from .compiler import NativeWeights
+from .program import Attend, Embed, Head, Linear, Norm, Program
+
+VERSION = 1
+"""Of the layout; another one is packed anew."""
+
+_PAGE = 4096
+
+
+def load_packed(program: Program, checkpoint: Checkpoint, dtype: str) -> NativeWeights:
+    """The weights of a program. Matrices come from the cache, or are packed by all cores and put there.
+
+    Linear quantisations of ggml keep their codes; what else is not floating point, and float32 unless
+    `dtype` is float32, becomes bfloat16. A cache that cannot be written costs the next start its packing.
+    """
+    tensors = checkpoint.weights()
+    path = cache_directory() / "packed" / f"{_key(checkpoint, dtype)}.bin"
+    matrices = _read(path)
+    if matrices is None:
+        with ThreadPoolExecutor() as threads:
+            packed = threads.map(lambda name: pack(tensors[name], dtype), names := sorted(_matrices(program)))
+            matrices = dict(zip(names, packed, strict=True))
+        matrices = _write(path, matrices) or matrices
+    return NativeWeights(matrices, _vectors(program, tensors))
+
+
+def pack(tensor: RawTensor, dtype: str) -> Packed:
+    """One matrix in the form that suits how it is stored."""
+    if tensor.dtype == "BF16" or (tensor.dtype == "F16" and dtype != "float32"):
+        return pack_floats(tensor.data)
+    codes = (
+        None if tensor.dtype in ("F32", "F16") or dtype == "float32" else from_ggml(tensor.dtype, tensor.data)
+    )
+    if codes is not None:
+        return pack_codes(codes)
+    values = tensor.to_float32()
+    return pack_floats(values if dtype == "float32" else bfloat16(values))
+
+
+def bfloat16(values: Float32) -> NDArray[np.uint16]:
+    """Rounded to the nearest bfloat16, halves to even: its bits."""
+    bits = values.view(np.uint32)
+    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def _matrices(program: Program) -> Iterable[str]:
+    names: set[str] = set()
+    for operation in program.operations:
+        match operation:
+            case Embed() | Head():
+                names.add(operation.weight)
+            case Linear():
+                names.update(operation.weights)
+            case _:
+                pass
+    return names
+
+
+def _vectors(program: Program, tensors: Mapping[str, RawTensor]) -> dict[str, Float32]:
+    vectors: dict[str, Float32] = {}
+
+    def add(name: str | None, offset: float = 0.0) -> None:
+        if name is not None:
+            vectors[name] = tensors[name].to_float32() + np.float32(offset)
+
+    for operation in program.operations:
+        match operation:
+            case Norm():
+                add(operation.weight, operation.offset)
+            case Head():
+                add(operation.norm, operation.offset)
+            case Attend():
+                add(operation.q_norm, operation.offset)
+                add(operation.k_norm, operation.offset)
+            case Linear():
+                for bias in operation.biases:
+                    add(bias)
+            case _:
+                pass
+    return vectors
+
+
+# -- the cache ----------------------------------------------------------------------------------------
+
+
+def _key(checkpoint: Checkpoint, dtype: str) -> str:
+    path = checkpoint.path
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr((VERSION, dtype == "float32", stats)).encode()).hexdigest()[:32]
+
+
+def _read(path: Path) -> dict[str, Packed] | None:
+    """The matrices, mapped; None if there is no whole file of this layout."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size < 1 << 24 else {}
+            if header.get("size") != os.fstat(file.fileno()).st_size:
+                return None
+            whole = np.memmap(file, np.uint8, "r")
+    except (OSError, ValueError):
+        return None
+    return {
+        name: Packed(Form(form), outputs, columns, _view(whole, start, shape))
+        for name, form, outputs, columns, start, shape in header["matrices"]
+    }
+
+
+def _view(whole: NDArray[np.uint8], start: int, shape: list[int]) -> NDArray[np.uint8]:
+    return whole[start : start + int(np.prod(shape))].reshape(shape)
+
+
+def _write(path: Path, matrices: Mapping[str, Packed]) -> dict[str, Packed] | None:
+    """Put them into the cache and map them from there; None if it cannot be written."""
+    places: list[list[Any]] = []
+    at = _PAGE * (1 + sum(len(name) + 100 for name in matrices) // _PAGE)
+    for name, packed in matrices.items():
+        places.append([name, int(packed.form), packed.outputs, packed.columns, at, list(packed.data.shape)])
+        at += -(-packed.data.nbytes // _PAGE) * _PAGE
+    header = json.dumps({"size": at, "matrices": places}).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            try:
+                file.write(len(header).to_bytes(8, "little") + header)
+                for place, packed in zip(places, matrices.values(), strict=True):
+                    file.seek(place[4])
+                    file.write(packed.data.data)
+                file.truncate(at)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError:
+        return None
+    return _read(path)

@@ -1,0 +1,258 @@
+// Causal softmax attention over the paged cache, for rows of any length at once.
+//
+// Keys are taken 64 at a time with a running maximum (Milakov and Gimelshein, arXiv 1805.02867), and 512 at
+// a time from a fresh start, whose results are joined in order (as in flash decoding). Both kinds of piece
+// begin at multiples of their size from the request's first token, and a piece that a query does not see
+// changes nothing, so that a query's result depends on neither its neighbours nor the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "elementwise.h"
+
+constexpr int CHUNK = 64;        // keys under one maximum
+constexpr int SPLIT = 512;       // keys from one start
+constexpr int MOST_QUERIES = 12; // rows (tokens times heads) of one task, that share keys
+
+struct Attention {
+    Heads heads;
+    const uint16_t* queries;  // [N, heads, padded]
+    uint16_t* cache;          // of this layer
+    float* out;               // [N, stride]
+    int64_t stride;
+    int64_t window;  // tokens that a token sees; 0: all
+    float soft_cap;
+};
+
+// `count` tokens of one request, from number `token` of the step on, at `position` in the request, and the
+// heads [first, first + heads) of the group that shares key-value head `head`.
+struct Queries {
+    const int32_t* blocks;  // the request's blocks
+    int64_t num_blocks;
+    int64_t token, position;
+    int count, head, first, heads;
+
+    int rows() const { return count * heads; }
+    int64_t last() const { return position + count - 1; }
+};
+
+// Running softmax of the rows.
+struct State {
+    float most[MOST_QUERIES], sum[MOST_QUERIES];
+    float values[MOST_QUERIES][MOST_HEAD];
+
+    void clear(int rows, int64_t padded) {
+        for (int r = 0; r < rows; r++) {
+            most[r] = -std::numeric_limits<float>::infinity();
+            sum[r] = 0;
+            std::memset(values[r], 0, padded * sizeof(float));
+        }
+    }
+};
+
+INLINE const uint32_t* query(const Attention& a, const Queries& q, int row) {
+    const int64_t group = a.heads.queries / a.heads.keys;
+    const int64_t head = q.head * group + q.first + row % q.heads;
+    const int64_t token = q.token + row / q.heads;
+    return (const uint32_t*)(a.queries + (token * a.heads.queries + head) * a.heads.padded);
+}
+
+// The block that has this key; any at all where the request has none (nobody sees such keys).
+INLINE int64_t block_of(const Attention& a, const Queries& q, int64_t key) {
+    const int64_t number = key / a.heads.block_size;
+    const int64_t block = number < q.num_blocks ? q.blocks[number] : 0;
+    return block < 0 ? 0 : block;
+}
+
+// Scores of ROWS rows with 64 keys, TILES tiles of 16 keys at once.
+template <int ROWS>
+INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint16_t* keys[4],
+                      float scores[][CHUNK]) {
+    constexpr int TILES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
+    const uint32_t* queries[ROWS];
+    for (int r = 0; r < ROWS; r++) queries[r] = query(a, q, row + r);
+    for (int tile = 0; tile < 4; tile += TILES) {
+        F totals[ROWS][TILES] = {};
+        for (int64_t i = 0; i < a.heads.padded / 2; i++)
+            for (int t = 0; t < TILES; t++) {
+                const Bytes pairs = load_bytes(keys[tile + t] + i * 2 * LANES);
+                for (int r = 0; r < ROWS; r++) totals[r][t] = dot_bf16(totals[r][t], pairs, queries[r][i]);
+            }
+        for (int r = 0; r < ROWS; r++)
+            for (int t = 0; t < TILES; t++) store(scores[row + r] + (tile + t) * LANES, totals[r][t]);
+    }
+}
+
+// values[row] = values[row] * alpha + the sum of weight * value over the 64 keys, SLICES * 16 numbers at once.
+template <int ROWS, int SLICES>
+INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs, int64_t slice,
+                      const float* alpha, float (*values)[MOST_HEAD]) {
+    F totals[ROWS][SLICES];
+    for (int r = 0; r < ROWS; r++)
+        for (int s = 0; s < SLICES; s++)
+            totals[r][s] = load(values[r] + (slice + s) * LANES) * splat(alpha[r]);
+    for (int i = 0; i < CHUNK / 2; i++)
+        for (int s = 0; s < SLICES; s++) {
+            const Bytes both = load_bytes(pairs[i] + (slice + s) * 2 * LANES);
+            for (int r = 0; r < ROWS; r++) totals[r][s] = dot_bf16(totals[r][s], both, weights[r][i]);
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int s = 0; s < SLICES; s++) store(values[r] + (slice + s) * LANES, totals[r][s]);
+}
+
+template <int ROWS>
+INLINE void values_of_rows(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs, int64_t padded,
+                           const float* alpha, float (*values)[MOST_HEAD]) {
+    constexpr int SLICES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
+    int64_t slice = 0;
+    for (; slice + SLICES <= padded / LANES; slice += SLICES)
+        slices_of<ROWS, SLICES>(weights, pairs, slice, alpha, values);
+    for (; slice < padded / LANES; slice++) slices_of<ROWS, 1>(weights, pairs, slice, alpha, values);
+}
+
+// Calls one<ROWS>(row) for all rows: 12, 6, 3, 2 or 1 at once, as many as the CPU has registers for.
+template <class One>
+INLINE void by_pieces(int rows, One one) {
+    int row = 0;
+#if SIMD_AVX512
+    for (; row + 12 <= rows; row += 12) one(std::integral_constant<int, 12>(), row);
+    for (; row + 6 <= rows; row += 6) one(std::integral_constant<int, 6>(), row);
+    for (; row + 3 <= rows; row += 3) one(std::integral_constant<int, 3>(), row);
+#endif
+    for (; row < rows; row++) one(std::integral_constant<int, 1>(), row);
+}
+
+// The softmax weights of one row's 64 scores as bfloat16; the row's maximum and sum move on.
+INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, float scores[CHUNK], State& state,
+                   int row, uint32_t weights[CHUNK / 2]) {
+    const int64_t seen = position - first_key;  // the last key of the chunk that is seen
+    const int64_t hidden = a.window ? position - a.window - first_key : -1;  // the last that is too old
+    F part[4];
+    F most = splat(-std::numeric_limits<float>::infinity());
+    for (int t = 0; t < 4; t++) {
+        part[t] = load(scores + t * LANES);
+        if (a.soft_cap > 0) part[t] = splat(a.soft_cap) * tanh(part[t] * splat(1.0f / a.soft_cap));
+        if (seen < (t + 1) * LANES - 1 || hidden >= t * LANES)
+            for (int i = 0; i < LANES; i++)
+                if (t * LANES + i > seen || t * LANES + i <= hidden)
+                    part[t][i] = -std::numeric_limits<float>::infinity();
+        most = max(most, part[t]);
+    }
+    const float before = state.most[row], now = std::max(before, largest(most));
+    if (now == -std::numeric_limits<float>::infinity()) {
+        std::memset(weights, 0, CHUNK / 2 * sizeof *weights);
+        return 1.0f;
+    }
+    F total = F{};
+    for (int t = 0; t < 4; t++) {
+        const I is_seen = part[t] > splat(-std::numeric_limits<float>::infinity());
+        const F weight = (F)((I)exp(part[t] - splat(now)) & is_seen);
+        total = total + weight;
+        const U16 rounded = to_bf16(weight);
+        std::memcpy(weights + t * LANES / 2, &rounded, sizeof rounded);
+    }
+    const float alpha = before == now ? 1.0f : exp(splat(before - now))[0];
+    state.most[row] = now;
+    state.sum[row] = state.sum[row] * alpha + sum(total);
+    return alpha;
+}
+
+static void attend_chunk(const Attention& a, const Queries& q, int64_t key, State& state) {
+    float scores[MOST_QUERIES][CHUNK], alpha[MOST_QUERIES];
+    uint32_t weights[MOST_QUERIES][CHUNK / 2];
+    const uint16_t *keys[4], *pairs[CHUNK / 2];
+    for (int t = 0; t < 4; t++) {
+        const int64_t at = key + t * LANES, offset = at % a.heads.block_size;
+        const int64_t block = block_of(a, q, at);
+        keys[t] = keys_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
+        const uint16_t* values = values_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
+        for (int i = 0; i < LANES / 2; i++) pairs[t * LANES / 2 + i] = values + i * 2 * a.heads.padded;
+    }
+    by_pieces(q.rows(), [&](auto rows, int row) { scores_of<rows.value>(a, q, row, keys, scores); });
+    for (int row = 0; row < q.rows(); row++)
+        alpha[row] = weigh(a, q.position + row / q.heads, key, scores[row], state, row, weights[row]);
+    by_pieces(q.rows(), [&](auto rows, int row) {
+        values_of_rows<rows.value>(weights + row, pairs, a.heads.padded, alpha + row, state.values + row);
+    });
+}
+
+// The first key that any of the queries sees.
+INLINE int64_t first_key(const Attention& a, const Queries& q) {
+    return a.window ? std::max<int64_t>(0, q.position - a.window + 1) : 0;
+}
+
+static void attend_split(const Attention& a, const Queries& q, int64_t split, State& state) {
+    state.clear(q.rows(), a.heads.padded);
+    const int64_t end = std::min<int64_t>((split + 1) * SPLIT, q.last() + 1);
+    const int64_t begin = std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
+    for (int64_t key = begin; key < end; key += CHUNK) attend_chunk(a, q, key, state);
+}
+
+// `more` joins the total.
+INLINE void join(float& most, float& sum, float* values, float more_most, float more_sum, const float* more,
+                 int64_t padded) {
+    const float now = std::max(most, more_most);
+    if (now == -std::numeric_limits<float>::infinity()) return;
+    const float ours = exp(splat(most - now))[0] * (most > -std::numeric_limits<float>::infinity());
+    const float theirs = exp(splat(more_most - now))[0] * (more_most > -std::numeric_limits<float>::infinity());
+    most = now;
+    sum = sum * ours + more_sum * theirs;
+    for (int64_t i = 0; i < padded; i += LANES)
+        store(values + i, load(values + i) * splat(ours) + load(more + i) * splat(theirs));
+}
+
+INLINE void finish(const Attention& a, const Queries& q, int row, float sum, const float* values) {
+    const int64_t group = a.heads.queries / a.heads.keys;
+    const int64_t head = q.head * group + q.first + row % q.heads;
+    float* to = a.out + (q.token + row / q.heads) * a.stride + head * a.heads.size;
+    const F inverse = splat(1.0f / sum);
+    for (int64_t i = 0; i < a.heads.size; i += LANES)
+        store_some(to + i, load(values + i) * inverse, (int)(a.heads.size - i));
+}
+
+INLINE int64_t first_split(const Attention& a, const Queries& q) { return first_key(a, q) / SPLIT; }
+INLINE int64_t end_split(const Queries& q) { return q.last() / SPLIT + 1; }
+
+// All splits, one after the other.
+static void attend(const Attention& a, const Queries& q) {
+    State total, part;
+    int64_t split = first_split(a, q);
+    attend_split(a, q, split, total);
+    while (++split < end_split(q)) {
+        attend_split(a, q, split, part);
+        for (int r = 0; r < q.rows(); r++)
+            join(total.most[r], total.sum[r], total.values[r], part.most[r], part.sum[r], part.values[r],
+                 a.heads.padded);
+    }
+    for (int r = 0; r < q.rows(); r++) finish(a, q, r, total.sum[r], total.values[r]);
+}
+
+// One split of many, kept as rows of (values, maximum, sum).
+INLINE int64_t partial_size(const Heads& heads) { return heads.padded + 2; }
+
+static void attend_partly(const Attention& a, const Queries& q, int64_t split, float* partial) {
+    State state;
+    attend_split(a, q, split, state);
+    for (int r = 0; r < q.rows(); r++, partial += partial_size(a.heads)) {
+        std::memcpy(partial, state.values[r], a.heads.padded * sizeof(float));
+        partial[a.heads.padded] = state.most[r];
+        partial[a.heads.padded + 1] = state.sum[r];
+    }
+}
+
+// Joins the splits of one task, in their order, exactly as `attend` does.
+static void join_parts(const Attention& a, const Queries& q, int64_t num_splits, const float* partials) {
+    const int64_t size = partial_size(a.heads), padded = a.heads.padded;
+    for (int r = 0; r < q.rows(); r++) {
+        float values[MOST_HEAD];
+        const float* first = partials + r * size;
+        std::memcpy(values, first, padded * sizeof(float));
+        float most = first[padded], total = first[padded + 1];
+        for (int64_t s = 1; s < num_splits; s++) {
+            const float* part = partials + (s * q.rows() + r) * size;
+            join(most, total, values, part[padded], part[padded + 1], part, padded);
+        }
+        finish(a, q, r, total, values);
+    }
+}

@@ -1,0 +1,182 @@
+// What a step does besides products and attention: embedding, norms, gates, the rotary embedding.
+#pragma once
+
+#include "linear.h"
+
+// -- embedding ---------------------------------------------------------------------------------------
+
+// The 32 weights of one lane in a block of a strip.
+INLINE void block_of_lane(int weights, const uint8_t* block, int lane, float out[GROUP]) {
+    const auto* halves = (const uint16_t*)block;
+    if (weights >= W_BF16) {
+        for (int k = 0; k < GROUP; k++) {
+            if (weights == W_BF16) {
+                const uint32_t bits = (uint32_t)halves[(k / 2 * LANES + lane) * 2 + k % 2] << 16;
+                std::memcpy(out + k, &bits, 4);
+            } else {
+                out[k] = weights == W_F16 ? half_to_float(halves[k * LANES + lane])
+                                          : ((const float*)block)[k * LANES + lane];
+            }
+        }
+        return;
+    }
+    const bool wide = weights >= W_8_32_HALF, half = weights == W_4_32_HALF || weights == W_8_32_HALF;
+    const int spans = weights == W_4_16 || weights == W_8_16 ? 2 : 1;
+    const uint8_t* parameters = block + (wide ? 512 : 256);
+    for (int k = 0; k < GROUP; k++) {
+        const int quad = k / 4, at = lane * 4 + k % 4;
+        const int code = wide ? block[64 * quad + at] : block[64 * (quad % 4) + at] >> (quad / 4 * 4) & 15;
+        const int scale = (k * spans / GROUP) * LANES + lane, offset = scale + spans * LANES;
+        const float* floats = (const float*)parameters;
+        const uint16_t* small = (const uint16_t*)parameters;
+        out[k] = half ? (float)code * half_to_float(small[scale]) + half_to_float(small[offset])
+                      : (float)code * floats[scale] + floats[offset];
+    }
+}
+
+// to[0 ... 32 * blocks) = the row `id` of the weight * scale.
+static void embed(int weights, const uint8_t* packed, int64_t blocks, int64_t id, float scale, float* to) {
+    const int64_t bytes = strip_block_bytes(weights);
+    const uint8_t* strip = packed + id / LANES * blocks * bytes;
+    for (int64_t b = 0; b < blocks; b++) {
+        float values[GROUP];
+        block_of_lane(weights, strip + b * bytes, (int)(id % LANES), values);
+        for (int k = 0; k < GROUP; k++) to[b * GROUP + k] = values[k] * scale;
+    }
+}
+
+// -- rows --------------------------------------------------------------------------------------------
+
+// 1 / sqrt(mean of squares + eps) of a row; what stands beyond its width is zero.
+INLINE float inverse_rms(const float* row, int64_t width, float eps) {
+    F squares = F{};
+    for (int64_t k = 0; k < width; k += LANES) {
+        const F x = load_some(row + k, (int)(width - k));
+        squares = fma(x, x, squares);
+    }
+    return 1.0f / std::sqrt(sum(squares) / (float)width + eps);
+}
+
+enum Gate { GATE_NONE = 0, GATE_SILU = 1, GATE_GELU_TANH = 2 };
+
+INLINE F silu(F x) { return x / (splat(1.0f) + exp(-max(x, splat(-87.0f)))); }
+
+// Hendrycks and Gimpel, arXiv 1606.08415, with the tanh.
+INLINE F gelu_tanh(F x) {
+    const F inner = splat(0.79788456080286536f) * fma(splat(0.044715f) * x * x, x, x);
+    return splat(0.5f) * x * (splat(1.0f) + tanh(inner));
+}
+
+struct Rows32 {
+    const float* rows;  // [N, stride]
+    int64_t stride, width;
+    const float* norm;  // the factors of an RMS norm, zero beyond the width, or null
+    float eps;
+    int gate;  // the row has gate and up, one after the other, each of this width
+};
+
+// A row of float32 becomes a row of a product's left side.
+static void activate(const Rows32& from, int64_t source, void* blocks, int activation, int64_t target) {
+    const float* row = from.rows + source * from.stride;
+    const int64_t num_blocks = (from.width + GROUP - 1) / GROUP;
+    const F factor = splat(from.norm ? inverse_rms(row, from.width, from.eps) : 1.0f);
+    for (int64_t k = 0; k < num_blocks * GROUP; k += GROUP) {
+        F part[2];
+        for (int i = 0; i < 2; i++) {
+            const int64_t at = k + i * LANES;
+            const int count = (int)(from.width - at);
+            F x = count > 0 ? load_some(row + at, count) : F{};
+            if (from.norm) x = x * factor * load(from.norm + at);
+            if (from.gate) {
+                const F up = count > 0 ? load_some(row + from.width + at, count) : F{};
+                x = (from.gate == GATE_SILU ? silu(x) : gelu_tanh(x)) * up;
+            }
+            part[i] = x;
+        }
+        put(blocks, activation, num_blocks, target, k, part[0], part[1]);
+    }
+}
+
+// to += rms_norm(row) * norm, or to = it.
+static void norm_row(const float* row, const float* norm, int64_t width, float eps, bool adds, float* to) {
+    const F factor = splat(inverse_rms(row, width, eps));
+    for (int64_t k = 0; k < width; k += LANES) {
+        const int count = (int)(width - k);
+        F x = load_some(row + k, count) * factor * load(norm + k);
+        if (adds) x = x + load_some(to + k, count);
+        store_some(to + k, x, count);
+    }
+}
+
+// -- heads -------------------------------------------------------------------------------------------
+
+struct Heads {
+    int64_t queries, keys;   // heads of q, and of k and v
+    int64_t size, padded;    // numbers of a head, and that rounded up to 16
+    int64_t block_size;      // tokens of a block of the cache
+};
+
+// The cache of a layer has for each block and each key-value head first its keys, then its values: tiles of
+// 16 keys [padded / 2][16][2], and pairs of values [block_size / 2][padded][2], so that one vector has two
+// numbers of each of 16 keys, or two keys' values of 16 numbers.
+INLINE uint16_t* keys_of(uint16_t* cache, const Heads& heads, int64_t block, int64_t head) {
+    return cache + (block * heads.keys + head) * 2 * heads.block_size * heads.padded;
+}
+
+INLINE uint16_t* values_of(uint16_t* cache, const Heads& heads, int64_t block, int64_t head) {
+    return keys_of(cache, heads, block, head) + heads.block_size * heads.padded;
+}
+
+constexpr int MOST_HEAD = 256;
+
+struct Turn {
+    const float *cosines, *sines;  // [head size / 2] of this position
+    const float *q_norm, *k_norm;  // [head size rounded up to 32], or null
+    float eps, scale;
+};
+
+// The head's numbers, normed and turned (Su et al., arXiv 2104.09864; pairs are half a head apart).
+INLINE void turn(const float* head, const Turn& by, const float* norm, int64_t size, float out[MOST_HEAD]) {
+    float plain[MOST_HEAD];
+    if (norm) {
+        norm_row(head, norm, size, by.eps, false, plain);
+    } else {
+        std::memcpy(plain, head, size * sizeof(float));
+    }
+    const int64_t half = size / 2;
+    for (int64_t i = 0; i < half; i++) {
+        out[i] = plain[i] * by.cosines[i] - plain[i + half] * by.sines[i];
+        out[i + half] = plain[i + half] * by.cosines[i] + plain[i] * by.sines[i];
+    }
+}
+
+INLINE void round_head(const float* head, int64_t size, int64_t padded, float scale, uint16_t* to) {
+    for (int64_t i = 0; i < padded; i += LANES) {
+        const F x = size > i ? load_some(head + i, (int)(size - i)) : F{};
+        const U16 rounded = to_bf16(x * splat(scale));
+        std::memcpy(to + i, &rounded, sizeof rounded);
+    }
+}
+
+// One token's row of q, k and v: q is turned, scaled and rounded to `queries`, k and v go into the cache.
+static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t slot, uint16_t* queries,
+                   uint16_t* cache) {
+    float turned[MOST_HEAD];
+    uint16_t rounded[MOST_HEAD];
+    for (int64_t h = 0; h < heads.queries; h++, row += heads.size) {
+        turn(row, by, by.q_norm, heads.size, turned);
+        round_head(turned, heads.size, heads.padded, by.scale, queries + h * heads.padded);
+    }
+    const int64_t block = slot / heads.block_size, offset = slot % heads.block_size;
+    for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
+        turn(row, by, by.k_norm, heads.size, turned);
+        round_head(turned, heads.size, heads.padded, 1.0f, rounded);
+        uint16_t* to = keys_of(cache, heads, block, h) + offset / 16 * 16 * heads.padded + offset % 16 * 2;
+        for (int64_t i = 0; i < heads.padded; i += 2) std::memcpy(to + i * 16, rounded + i, 4);
+    }
+    for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
+        round_head(row, heads.size, heads.padded, 1.0f, rounded);
+        uint16_t* to = values_of(cache, heads, block, h) + offset / 2 * 2 * heads.padded + offset % 2;
+        for (int64_t i = 0; i < heads.padded; i++) to[2 * i] = rounded[i];
+    }
+}
