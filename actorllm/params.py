@@ -56,45 +56,30 @@ class SamplingParams:
     structured_outputs: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Bring the fields to their final form; raise InvalidRequest where one cannot be."""
-        stop = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else _sequence(stop, "stop"))
-        object.__setattr__(self, "stop_token_ids", _sequence(self.stop_token_ids, "stop_token_ids"))
-        _integer(self.n, "n", 1, MAX_N)
-        _number(self.temperature, "temperature", 0, 2)
-        _number(self.top_p, "top_p", 0, 1, open_below=True)
-        _number(self.min_p, "min_p", 0, 1)
-        _integer(self.top_k, "top_k", -1)
-        _integer(self.max_tokens, "max_tokens", 1)
-        _integer(self.seed, "seed", -(2**63), 2**63 - 1)
+        """Bring the fields to their final form, of plain types; raise InvalidRequest where one cannot be."""
+        for name, value in (
+            ("n", _integer(self.n, "n", 1, MAX_N)),
+            ("temperature", _number_or_none(self.temperature, "temperature", 0, 2)),
+            ("top_p", _number_or_none(self.top_p, "top_p", 0, 1, open_below=True)),
+            ("min_p", _number_or_none(self.min_p, "min_p", 0, 1)),
+            ("top_k", _integer_or_none(self.top_k, "top_k", -1)),
+            ("max_tokens", _integer_or_none(self.max_tokens, "max_tokens", 1)),
+            ("seed", _integer_or_none(self.seed, "seed", -(2**63), 2**63 - 1)),
+            ("stop", _stop_strings(self.stop)),
+            ("stop_token_ids", _stop_tokens(self.stop_token_ids)),
+        ):
+            object.__setattr__(self, name, value)
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(f"{name} must be true or false", name)
-        if self.n is None:
-            raise InvalidRequest("n must be an integer, not None", "n")
         if self.temperature is not None:
             self._check_n(self.temperature)
-        self._check_stop()
+        if self.stop and not self.detokenize:
+            raise InvalidRequest("stop needs detokenize=True", "stop")
 
     def _check_n(self, temperature: float) -> None:
         if self.n > 1 and temperature < GREEDY_BELOW:
             raise InvalidRequest(f"n must be 1 when sampling is greedy: all {self.n} would be equal", "n")
-
-    def _check_stop(self) -> None:
-        if len(self.stop) > MAX_STOP_STRINGS:
-            raise InvalidRequest(f"stop has {len(self.stop)} strings; at most {MAX_STOP_STRINGS}", "stop")
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise InvalidRequest(f"stop must be non-empty strings, not {text!r}", "stop")
-            if len(text) > MAX_STOP_LENGTH:
-                reason = f"a stop string has {len(text)} characters; at most {MAX_STOP_LENGTH}"
-                raise InvalidRequest(reason, "stop")
-        if self.stop and not self.detokenize:
-            raise InvalidRequest("stop needs detokenize=True", "stop")
-        for token in self.stop_token_ids:
-            _integer(token, "stop_token_ids", 0, 2**31 - 1)
-            if token is None:
-                raise InvalidRequest("stop_token_ids must be integers, not None", "stop_token_ids")
 
     def sampling(self, defaults: Sampling) -> Sampling:
         """The worker's part; what is None here comes from `defaults` (the model's).
@@ -157,29 +142,24 @@ def terms(service: Service) -> Terms:
             raise InvalidRequest(
                 f"unknown argument {name!r}; known are {', '.join(Service.__annotations__)}", name
             )
-    for name in ("queue_timeout", "ttft_timeout", "timeout"):
-        _number(service.get(name), name, 0, MAX_TIMEOUT)
-    _integer(service.get("priority", 0), "priority", -(2**31))
-    for name in ("tenant", "cache_salt"):
-        value = service.get(name, "")
-        if not isinstance(value, str):
-            raise InvalidRequest(f"{name} must be a string, not {type(value).__name__}", name)
-        if len(value) > MAX_NAME or not value.isprintable():
-            text = f"{name} must be at most {MAX_NAME} printable characters, not {value[:40]!r}"
-            raise InvalidRequest(text, name)
     return Terms(
-        service.get("priority", 0),
-        service.get("tenant", ""),
-        service.get("queue_timeout"),
-        service.get("ttft_timeout"),
-        service.get("timeout"),
+        _integer(service.get("priority", 0), "priority", -(2**31)),
+        _name(service.get("tenant", ""), "tenant"),
+        _number_or_none(service.get("queue_timeout"), "queue_timeout", 0, MAX_TIMEOUT),
+        _number_or_none(service.get("ttft_timeout"), "ttft_timeout", 0, MAX_TIMEOUT),
+        _number_or_none(service.get("timeout"), "timeout", 0, MAX_TIMEOUT),
     )
 
 
 def cache_key(service: Service) -> CacheKey | None:
-    """The KVPool's part of what `terms` has found good."""
-    salt = service.get("cache_salt", "")
+    """The KVPool's part of it; None without a salt. Raises InvalidRequest for what cannot be."""
+    salt = _name(service.get("cache_salt", ""), "cache_salt")
     return CacheKey(salt) if salt else None
+
+
+def plain(text: str) -> str:
+    """The same text as a `str`, of which messages are made, when it was of a class derived from it."""
+    return str.__str__(text)
 
 
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")
@@ -197,21 +177,55 @@ def _sequence(value: Any, name: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _number(value: Any, name: str, low: float, high: float, *, open_below: bool = False) -> None:
-    if value is None:
-        return
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    stop = (value,) if isinstance(value, str) else _sequence(value, "stop")
+    if len(stop) > MAX_STOP_STRINGS:
+        raise InvalidRequest(f"stop has {len(stop)} strings; at most {MAX_STOP_STRINGS}", "stop")
+    for text in stop:
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"stop must be non-empty strings, not {text!r}", "stop")
+        if len(text) > MAX_STOP_LENGTH:
+            reason = f"a stop string has {len(text)} characters; at most {MAX_STOP_LENGTH}"
+            raise InvalidRequest(reason, "stop")
+    return tuple(map(plain, stop))
+
+
+def _stop_tokens(value: Any) -> tuple[int, ...]:
+    return tuple(_integer(token, "stop_token_ids", 0) for token in _sequence(value, "stop_token_ids"))
+
+
+def _name(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string, not {type(value).__name__}", name)
+    if len(value) > MAX_NAME or not value.isprintable():
+        text = f"{name} must be at most {MAX_NAME} printable characters, not {value[:40]!r}"
+        raise InvalidRequest(text, name)
+    return plain(value)
+
+
+def _number(value: Any, name: str, low: float, high: float, *, open_below: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequest(f"{name} must be a number, not {type(value).__name__}", name)
     inside = low < value <= high if open_below else low <= value <= high
     if not inside:
         bracket = "(" if open_below else "["
         raise InvalidRequest(f"{name} must be in {bracket}{low}, {high}], not {value}", name)
+    return float(value)
 
 
-def _integer(value: Any, name: str, low: int, high: int = 2**31 - 1) -> None:
-    if value is None:
-        return
+def _number_or_none(
+    value: Any, name: str, low: float, high: float, *, open_below: bool = False
+) -> float | None:
+    return None if value is None else _number(value, name, low, high, open_below=open_below)
+
+
+def _integer(value: Any, name: str, low: int, high: int = 2**31 - 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(f"{name} must be an integer, not {type(value).__name__}", name)
     if not low <= value <= high:
         raise InvalidRequest(f"{name} must be between {low} and {high}, not {value}", name)
+    return int(value)
+
+
+def _integer_or_none(value: Any, name: str, low: int, high: int = 2**31 - 1) -> int | None:
+    return None if value is None else _integer(value, name, low, high)

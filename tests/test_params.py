@@ -1,12 +1,15 @@
 """SamplingParams refuses what cannot be, and gives each actor its part."""
 
+from dataclasses import fields, is_dataclass
+from enum import Enum, IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actorllm import InvalidRequest, SamplingParams
 from actorllm.messages import Limits, Sampling, Terms, TextRules
-from actorllm.params import terms
+from actorllm.params import Service, cache_key, terms
 
 HUGE = 10**400
 NAN, INF = float("nan"), float("inf")
@@ -39,7 +42,8 @@ NAN, INF = float("nan"), float("inf")
         ("stop", ["a"] * 17, "stop has 17 strings; at most 16"),
         ("stop", "a" * 1001, "a stop string has 1001 characters; at most 1000"),
         ("stop_token_ids", [-1], "stop_token_ids must be between 0 and"),
-        ("stop_token_ids", [None], "must be integers, not None"),
+        ("stop_token_ids", [None], "must be an integer, not NoneType"),
+        ("n", None, "n must be an integer, not NoneType"),
         ("stop_token_ids", 5, "must be a list, not int"),
         ("ignore_eos", 1, "ignore_eos must be true or false"),
         ("detokenize", None, "detokenize must be true or false"),
@@ -88,10 +92,9 @@ def test_each_actor_gets_its_part() -> None:
         ({"ttft_timeout": NAN}, "ttft_timeout must be in"),
         ({"queue_timeout": "soon"}, "queue_timeout must be a number, not str"),
         ({"priority": 1.5}, "priority must be an integer, not float"),
+        ({"priority": None}, "priority must be an integer, not NoneType"),
         ({"tenant": 5}, "tenant must be a string, not int"),
-        ({"cache_salt": b"a"}, "cache_salt must be a string, not bytes"),
-        ({"cache_salt": "\ud800"}, "cache_salt must be at most 1000 printable characters"),
-        ({"cache_salt": "a" * 1001}, "cache_salt must be at most 1000 printable characters"),
+        ({"tenant": None}, "tenant must be a string, not NoneType"),
         ({"deadline": 5}, "unknown argument 'deadline'; known are priority, tenant,"),
     ],
 )
@@ -101,6 +104,71 @@ def test_a_wrong_service_is_named(service: Any, message: str) -> None:
     assert caught.value.param == next(iter(service))
 
 
+@pytest.mark.parametrize(
+    ("salt", "message"),
+    [
+        (b"a", "cache_salt must be a string, not bytes"),
+        (None, "cache_salt must be a string, not NoneType"),
+        ("\ud800", "cache_salt must be at most 1000 printable characters"),
+        ("a" * 1001, "cache_salt must be at most 1000 printable characters"),
+    ],
+)
+def test_a_wrong_cache_salt_is_named(salt: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        cache_key({"cache_salt": salt})
+    assert caught.value.param == "cache_salt"
+
+
 def test_the_scheduler_is_told_of_the_service() -> None:
-    assert terms({}) == Terms()
+    assert terms({}) == terms({"timeout": None}) == Terms()
     assert terms({"priority": -3, "tenant": "a", "timeout": 2}) == Terms(-3, "a", timeout=2)
+
+
+class Name(str, Enum):
+    A = "a"
+
+    def __str__(self) -> str:
+        return f"the name {self.value}"
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+def types(value: Any) -> Any:
+    """The types in a message, of its parts and theirs."""
+    parts = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
+    return [types(part) for part in parts] if isinstance(parts, list | tuple) else type(parts)
+
+
+@pytest.mark.parametrize("real", [1.0, np.float64(1.0), Number.ONE])
+def test_messages_are_of_plain_types_whatever_is_derived_from_them(real: float) -> None:
+    def messages(text: str, whole: int, real: float) -> list[Any]:
+        params = SamplingParams(
+            n=whole,
+            temperature=real,
+            top_k=whole,
+            top_p=real,
+            min_p=real,
+            seed=whole,
+            max_tokens=whole,
+            stop=[text],
+            stop_token_ids=[whole],
+        )
+        service: Service = {"priority": whole, "tenant": text, "queue_timeout": real, "cache_salt": text}
+        again: Service = {"ttft_timeout": real, "timeout": real}
+        sampling = params.sampling(Sampling())
+        return [
+            sampling,
+            params.limits(),
+            params.text_rules(),
+            cache_key(service),
+            terms({**service, **again}),
+        ]
+
+    told, owed = messages(Name.A, Number.ONE, real), messages("a", 1, 1.0)
+    assert told == owed
+    assert types(told) == types(owed)
+    assert repr(SamplingParams(stop=Name.A, max_tokens=Number.ONE)) == repr(
+        SamplingParams(stop="a", max_tokens=1)
+    )

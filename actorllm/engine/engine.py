@@ -17,7 +17,7 @@ from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
 from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, UsageError
 from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
-from ..params import SamplingParams, Service, cache_key, terms
+from ..params import SamplingParams, Service, cache_key, plain, terms
 from .door import not_open
 from .events import Subscription
 from .outputs import Statistics
@@ -165,7 +165,7 @@ class Engine:
 
         Raises UsageError while it sleeps, and CommandFailed when the path cannot be written.
         """
-        await self._ring.door.command("start_profile", fsdecode(path))
+        await self._ring.door.command("start_profile", plain(fsdecode(path)))
 
     async def stop_profile(self) -> None:
         """Write the profile to its path, as a trace for chrome://tracing or Perfetto."""
@@ -266,7 +266,7 @@ def _text(prompt: str, param: str = "prompt") -> str:
     except UnicodeEncodeError as error:
         text = f"{param} is not valid Unicode: there is a lone surrogate at position {error.start}"
         raise InvalidRequest(text, param) from error
-    return prompt
+    return plain(prompt)
 
 
 def _column(prompt: Any) -> bytes:

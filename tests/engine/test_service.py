@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actorllm import Engine, Overloaded, SamplingParams, Stream
+from actorllm import Engine, Overloaded, SamplingParams, Stream, UsageError
 
 from .build import config, expected, prompts
 
@@ -76,6 +76,19 @@ async def test_with_fair_a_tenant_that_floods_the_queue_delays_no_other() -> Non
         await engine.check()
     remaining_prompts, own_prompt, pipeline = 2 * 2, 2, 2 * 2 + 1
     assert first_token_at["one"] - begun <= remaining_prompts + own_prompt + pipeline
+
+
+class Text(str):
+    """A str of a library of its own."""
+
+
+async def test_texts_may_be_of_a_derived_class() -> None:
+    async with Engine(config()) as engine:
+        output = await engine.generate(Text("once"), PARAMS, tenant=Text("a"), cache_salt=Text("b"))
+        assert output.text == (await engine.generate("once", PARAMS)).text
+        with pytest.raises(UsageError, match="no kernels"):
+            await engine.start_profile(Text("profile.json"))
+        await engine.check()
 
 
 async def test_a_request_that_waits_too_long_ends_with_timeout() -> None:
