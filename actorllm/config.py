@@ -16,8 +16,10 @@ class EngineConfig:
                             (no weights: every token is a hash of what the cache holds; `hash:0,8` has two
                             groups of layers, one of which sees the last 8 tokens)
     served_model_name       the name in HTTP answers; None: the name of the model
-    dtype                   float32, bfloat16, float16, or auto: bfloat16 for checkpoints in 16 bits or less
-    activation_dtype        what quantised weights are multiplied with on the CPU: int16, or int8, which is
+    dtype                   float32, bfloat16, float16, or auto: bfloat16 for checkpoints in 16 bits or less.
+                            The native kernels keep a quantised checkpoint's own codes instead; float32 runs
+                            on the reference kernels, which are exact and slow
+    activation_dtype        what the native kernels multiply quantised weights with: int16, or int8, which is
                             faster and coarser (llama.cpp's way)
     seed                    seeds of requests that bring none derive from it; None draws one
     max_model_len           tokens a request may have in all; None: what the model and the cache can hold
@@ -36,8 +38,9 @@ class EngineConfig:
     policy                  the order of requests: fcfs, priority, fair (between tenants) or deadline
     steps_in_flight         2 plans a step while the one before still runs
     renderer_num_workers    threads for templates and tokenising
-    num_threads             torch's threads, for the whole process; None leaves them as they are (one a core);
-                            beside a busy program fewer are faster, since they spin while they wait
+    num_threads             threads that compute a step, of the native kernels or of torch (for the whole
+                            process); None: one a core. Beside a busy program fewer are faster, since they
+                            spin while they wait
     shutdown_timeout        seconds that leaving the engine waits for the step in flight
     verify                  check every core after every turn, and encode and decode every message: slow
     record                  write every turn of every actor, with the prompts and answers, to this file, for
