@@ -73,7 +73,7 @@ MODELS = {
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
 }
-"""By the names that users know. SmolLM2-135M-Instruct answers; Gemma 3 270M, a base model, continues texts."""
+"""By the names that users know. The first model answers questions; Gemma 3, a base model, continues texts."""
 
 
 def cache_directory() -> Path:

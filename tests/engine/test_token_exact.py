@@ -6,6 +6,7 @@ blocks that requests are preempted.
 
 import json
 import random
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tokenizers import Tokenizer, decoders, models
 
 from actorllm import Engine, EngineConfig, SamplingParams
 from actorllm.checkpoint import Architecture, Checkpoint, open_checkpoint
+from actorllm.checkpoint.fetch import MODELS as KNOWN
+from actorllm.checkpoint.fetch import cached
 from actorllm.checkpoint.tokenizer import byte_alphabet
 
 from ..model.test_runner import MODELS, VOCAB_SIZE, generated, random_model
@@ -110,6 +113,24 @@ async def test_random_models_of_every_family(name: str, mode: str, tmp_path: Pat
     assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight")
 
 
+@pytest.mark.parametrize("name", ["gemma3", "qwen2 with windows in some layers"])
+async def test_prefix_hits_of_layers_with_windows(name: str, tmp_path: Path) -> None:
+    model, prompts, expected = small_reference(name)
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    config = EngineConfig(model=str(tmp_path), **settings("at once", 0, 4, 160))
+    asked = [prompt + answer for prompt, answer in zip(prompts, expected, strict=True)][:6]
+    follow_ups = [[*tokens[:-10], 5] for tokens in asked]
+    wanted = [generated(model, prompt, NUM_TOKENS) for prompt in follow_ups]
+    async with Engine(config) as engine:
+        for prompt in asked:
+            await engine.generate(prompt, GREEDY)
+        for prompt, answer in zip(follow_ups, wanted, strict=True):
+            assert list((await engine.generate(prompt, GREEDY)).token_ids) == answer
+        hits = (await engine.statistics())["kvpool"]["hit_tokens"]
+    assert hits >= sum((len(prompt) - 1) // 4 * 4 for prompt in follow_ups)
+
+
 def save_tokenizer(path: Path) -> None:
     """A byte-level tokenizer of as many tokens as the random models have."""
     tokens = {char: byte for byte, char in byte_alphabet().items() if byte < VOCAB_SIZE}
@@ -121,45 +142,62 @@ def save_tokenizer(path: Path) -> None:
 def as_transformers(checkpoint: Checkpoint) -> Any:
     """The checkpoint's weights, in float32, in transformers' own model."""
     shape: Architecture = checkpoint.architecture
-    config = transformers.LlamaConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        max_position_embeddings=shape.max_position_embeddings,
-        rms_norm_eps=shape.rms_norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    model: Any = transformers.LlamaForCausalLM(config)
+    settings: dict[str, Any] = {
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
+    if shape.family == "gemma3":
+        settings |= {"sliding_window": 512, "query_pre_attn_scalar": 256}
+        model: Any = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**settings))
+    else:
+        settings["rope_parameters"] = {"rope_type": "default", "rope_theta": shape.rope_theta}
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings))
     model.eval()
     state = {name: torch.from_numpy(raw.to_float32().copy()) for name, raw in checkpoint.weights().items()}
+    for name in state:
+        if shape.family == "gemma3" and "norm" in name:
+            state[name] -= 1
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert missing == ["lm_head.weight"]
     assert not unexpected
     return model
 
 
+Reference = tuple[list[list[int]], list[list[int]]]
+"""Prompts as tokens, and what transformers makes of them."""
+
+
 @pytest.fixture(scope="session")
-def real_reference(
+def make_once(
     tmp_path_factory: pytest.TempPathFactory, worker_id: str
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Twelve prompts as tokens, and what transformers makes of them; one process makes it for all."""
+) -> Callable[[Callable[[], Reference]], Reference]:
+    """Makes a reference; one process makes it for all."""
     own = tmp_path_factory.getbasetemp()
-    kept = (own if worker_id == "master" else own.parent) / "smollm2-reference.json"
-    with FileLock(f"{kept}.lock"):
-        if not kept.exists():
-            kept.write_text(json.dumps(make_real_reference()))
-    prompts, expected = json.loads(kept.read_text())
-    return prompts, expected
+    directory = own if worker_id == "master" else own.parent
+
+    def once(make: Callable[[], Reference]) -> Reference:
+        kept = directory / f"{make.__name__}.json"
+        with FileLock(f"{kept}.lock"):
+            if not kept.exists():
+                kept.write_text(json.dumps(make()))
+        prompts, expected = json.loads(kept.read_text())
+        return prompts, expected
+
+    return once
 
 
-def make_real_reference() -> tuple[list[list[int]], list[list[int]]]:
+def smollm2_reference() -> Reference:
     checkpoint = open_checkpoint("smollm2-135m")
     tokenizer = checkpoint.tokenizer()
     chats = [tokenizer.render_chat([{"role": "user", "content": text}]) for text in CHATS]
@@ -168,11 +206,39 @@ def make_real_reference() -> tuple[list[list[int]], list[list[int]]]:
     return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
 
 
+def gemma3_reference() -> Reference:
+    checkpoint = open_checkpoint("gemma3-270m")
+    prompts = [checkpoint.tokenizer().encode(text) for text in (*TEXTS[:3], " ".join(TEXTS) * 3)]
+    model = as_transformers(checkpoint)
+    return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
+
+
+@pytest.fixture(scope="session")
+def smollm2(make_once: Callable[[Callable[[], Reference]], Reference]) -> Reference:
+    return make_once(smollm2_reference)
+
+
+@pytest.fixture(scope="session")
+def gemma3(make_once: Callable[[Callable[[], Reference]], Reference]) -> Reference:
+    if cached(KNOWN["gemma3-270m"]) is None:
+        pytest.skip("`actorllm fetch gemma3-270m` was not run")
+    return make_once(gemma3_reference)
+
+
 @pytest.mark.longest
-async def test_the_default_model(real_reference: tuple[list[list[int]], list[list[int]]]) -> None:
-    prompts, expected = real_reference
+async def test_the_default_model(smollm2: Reference) -> None:
+    prompts, expected = smollm2
     for mode in MODES:
         config = EngineConfig(model="smollm2-135m", **settings(mode, 24, 16, 256))
         made, statistics = await answers(config, prompts, alone=mode == "alone")
         assert made == expected, mode
         assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight"), mode
+
+
+@pytest.mark.longest
+async def test_gemma3_270m_beyond_its_window(gemma3: Reference) -> None:
+    prompts, expected = gemma3
+    assert len(prompts[-1]) > 512 + NUM_TOKENS
+    config = EngineConfig(model="gemma3-270m", **settings("in chunks", 0, 16, 0), max_model_len=1024)
+    made, _ = await answers(config, prompts, alone=False)
+    assert made == expected
