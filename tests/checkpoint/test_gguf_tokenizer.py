@@ -221,6 +221,15 @@ def test_sentencepiece_without_prefix(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(" ab").ids) == " ab"
 
 
+def test_sentencepiece_takes_whole_runs_that_are_tokens_of_their_own(tmp_path: Path) -> None:
+    runs = (("\n\n", USER_DEFINED, -1000.0), ("  ", USER_DEFINED, -1000.0), ("   ", USER_DEFINED, -1000.0))
+    tokenizer = convert(spm_file(tmp_path, *runs, **{"tokenizer.ggml.add_space_prefix": False}))
+    assert tokenizer.encode("a   b\n\n a").tokens == ["<s>", "a", "   ", "b", "\n\n", "▁a"]
+    text = "a  b     a\n\n\n a"
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.decode(ids) == text
+
+
 def test_sentencepiece_without_scores_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(ModelCorrupt, match=r"tokenizer\.ggml\.scores must have a score for each token"):
         convert(spm_file(tmp_path, **{"tokenizer.ggml.scores": None}))

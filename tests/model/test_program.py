@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from actorllm.checkpoint import Architecture, tensor_shapes
-from actorllm.model.families import program_of
+from actorllm.checkpoint import FAMILIES, Architecture, tensor_shapes
+from actorllm.model.families import PROGRAMS, program_of
 from actorllm.model.program import HIDDEN, Attend, Embed, Gate, Head, Linear, Norm
 
 LLAMA = {
@@ -31,6 +31,10 @@ def test_a_program_needs_no_torch() -> None:
     modules = "program, families, decoder, llama, gemma, rope, capacity"
     program = f"import sys; from actorllm.model import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_every_family_has_a_program() -> None:
+    assert sorted(PROGRAMS) == sorted(FAMILIES)
 
 
 def test_a_llama_layer_by_layer() -> None:
