@@ -170,10 +170,18 @@ class Door:
 
     def abandon(self, request: int) -> None:
         """Nobody reads this request any more. May be called from any thread, as a finaliser does."""
-        if threading.get_ident() != self._thread:
-            self._post(lambda: self.abandon(request))
-        elif request in self._cells and self._closed is None:
+        self.here(lambda: self._abandon(request))
+
+    def _abandon(self, request: int) -> None:
+        if request in self._cells and self._closed is None:
             self._frontend.send_nowait(Cancel(request))
+
+    def here(self, function: Callable[[], object]) -> None:
+        """Run it in the engine's thread: at once, or soon if this is another one."""
+        if threading.get_ident() == self._thread:
+            function()
+        else:
+            self._post(function)
 
     def close(self, error: ActorLLMError) -> None:
         """Let nobody in any more, and give `error` to everyone inside and in the queue."""

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
+import anyio
 import anyio.lowlevel
 
 from ..errors import ActorLLMError, UsageError, again
@@ -58,6 +59,7 @@ class Stream:
         self._n = n
         self._bell = Bell()
         self._choices: list[Choice] = []
+        self._queue: anyio.CancelScope | None = None
         self._finished = False
         self._reading = False
 
@@ -109,6 +111,8 @@ class Stream:
         """Abort the request, unless it has ended. Further iteration just ends."""
         if not self._finished:
             self._finished = True
+            if self._queue is not None:
+                self._door.here(self._queue.cancel)
             for choice in self._choices:
                 self._door.abandon(choice.cell.request)
 
@@ -149,11 +153,13 @@ class Stream:
                 self._choices.append(Choice(cell))
 
     async def _ask(self, question: Question) -> None:
-        """Wait for a seat. Ends the iteration when the stream was closed meanwhile."""
-        cell = await self._door.enter(question, self._bell)
-        self._choices.append(Choice(cell))
+        """Wait for a seat. Ends the iteration when the stream is closed meanwhile."""
+        with anyio.CancelScope() as self._queue:
+            cell = await self._door.enter(question, self._bell)
+            self._choices.append(Choice(cell))
+            if self._finished:
+                self._door.abandon(cell.request)
         if self._finished:
-            self._door.abandon(cell.request)
             raise StopAsyncIteration
 
     def _next_question(self) -> Question:

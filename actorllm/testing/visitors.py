@@ -156,9 +156,13 @@ class Visitor:
 
     async def _close_later(self, stream: Stream) -> None:
         await sleep(self.plan.after)
+        is_at_door = self._here and not self.cells
         if self._here:
             self._leave()
         stream.close()
+        if is_at_door:
+            await sleep(1)
+            assert not self._here, "whoever was closed at the door still waits there"
 
     def _leave(self) -> None:
         self.left = True
@@ -272,3 +276,7 @@ class Entrance:
     def abandon(self, request: int) -> None:
         """Nobody reads it any more."""
         self._door.abandon(request)
+
+    def here(self, function: Callable[[], object]) -> None:
+        """Run it in this thread, the only one."""
+        function()

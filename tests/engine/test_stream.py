@@ -277,3 +277,39 @@ async def test_a_stream_that_is_closed_while_it_waits_for_a_seat_just_ends() -> 
             first.close()
         assert [output async for output in second] == []
         await engine.check()
+
+
+@pytest.mark.parametrize("by", ["a task", "a thread"])
+async def test_closing_a_stream_wakes_its_reader_who_waits_for_a_seat(by: str) -> None:
+    async with Engine(config(max_requests=1)) as engine:
+        first, second = engine.generate(PROMPT, LONG), engine.generate(PROMPT, LONG)
+        await anext(first)
+        await engine.pause()
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as nursery:
+                nursery.start_soon(second.accepted)
+                while (await engine.statistics())["door"]["num_waiting"] == 0:
+                    await anyio.lowlevel.checkpoint()
+                await (anyio.to_thread.run_sync(second.close) if by == "a thread" else closed(second))
+        assert (await engine.statistics())["door"] == {"num_open": 1, "num_waiting": 0}
+        await engine.resume()
+        await first
+        await engine.check()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # where those who are woken come in their order
+async def test_a_stream_that_is_closed_when_it_has_just_been_given_a_seat_is_aborted() -> None:
+    async with Engine(config(max_requests=1)) as engine:
+        first, second = engine.generate(PROMPT, LONG), engine.generate(PROMPT, LONG)
+        await anext(first)
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(second.accepted)
+            await first
+            assert engine._ring.door.num_open == engine._ring.door.num_waiting == 0
+            second.close()
+        await engine.check()
+        assert dict((await engine.statistics())["frontend"]["finished"]) == {"length": 1, "abort": 1}
+
+
+async def closed(stream: Stream) -> None:
+    stream.close()

@@ -111,12 +111,12 @@ BUGS = (
         caught_by="the engine was not told",
     ),
     Bug(
-        "a stream that was closed at the door does not abort",
+        "a stream that is closed at the door stays there",
         "impatient",
         Stream,
-        "_ask",
-        {"self._door.abandon(cell.request)": "pass"},
-        caught_by="the engine was not told",
+        "close",
+        {"self._queue is not None": "False"},
+        caught_by="closed at the door still waits there",
     ),
     Bug(
         "a stream that is left leaves one of its answers running",
