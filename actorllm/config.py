@@ -32,8 +32,9 @@ class EngineConfig:
     max_num_batched_tokens  tokens in a step
     max_num_seqs            requests running at once
     max_requests            requests inside the engine at once; one more waits in `generate` itself
-    max_num_queued_reqs     refuse a request when so many wait already; None: it waits
-    max_num_queued_tokens   refuse a request when so many tokens wait already; None: it waits
+    max_num_queued_reqs     refuse a request when so many wait already, besides those that could run at once:
+                            for each of the `max_num_seqs` seats that is free, one; None: it waits
+    max_num_queued_tokens   the same for the tokens of their prompts
     long_prefill_token_threshold   tokens of one prompt in a step; 0: no limit
     policy                  the order of requests: fcfs, priority, fair (between tenants) or deadline
     steps_in_flight         2 plans a step while the one before still runs

@@ -24,6 +24,8 @@ class SamplingParams:
     """How one request is sampled and when it ends. Raises InvalidRequest for what cannot be.
 
     n                 answers to one prompt, each a request of its own; a seed counts up from one to the next.
+                      When the engine refuses one of them because too many wait, all fail; of more than
+                      max_num_seqs + max_num_queued_reqs it always refuses some.
     temperature       0 is greedy; up to 2. None: the model's own default (else 1).
     top_k             draw among the k most likely tokens; 0 or -1 is off. None: the model's (else 0).
     top_p             draw among the most likely tokens whose mass reaches p, in (0, 1]. None: the model's.

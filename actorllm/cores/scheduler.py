@@ -93,7 +93,7 @@ class Scheduler:
         self._max_chunk = max_chunk or max_num_batched_tokens
         self._window = step_window
         self._shares_seats = policy.shares_seats
-        admission = Admission(max_num_queued_reqs, max_num_queued_tokens)
+        admission = Admission(max_num_seqs, max_num_queued_reqs, max_num_queued_tokens)
         self._table = Table(policy, admission, eos_token_ids)
         self._gate = Gate()
         self._resets_owed = 0
@@ -135,7 +135,7 @@ class Scheduler:
     def poll(self, now: float) -> tuple[FromScheduler, ...]:
         """What the turn brought, and the next step's Reserve if there is room for a step."""
         table = self._table
-        table.admission.worked(now, self._computed)
+        table.admission.worked(now, self._computed, any(step.requests for step in self._in_flight))
         self._changed |= table.tick(now)
         if not (self._in_flight or self._reserving or self._resets_owed):
             self._begin_command()

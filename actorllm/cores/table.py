@@ -75,7 +75,7 @@ class Table:
         """It runs now."""
         if not request.has_run:
             request.has_run = True
-            self.admission.leave(request)
+            self.admission.begin(request)
             self._policy.serve(request, request.num_prompt)
         request.status = Status.RUNNING
         request.in_batch = True
@@ -197,8 +197,7 @@ class Table:
         elif was is Status.WAITING:
             self.waiting.ended(request)
         if was is not Status.ARRIVED:
-            if not request.has_run:
-                self.admission.leave(request)
+            self.admission.leave(request)
             if request.limits.grammar is not None:
                 self.said.others.append(Drop(request.id))
         if request in self.suspects:
@@ -213,16 +212,18 @@ class Table:
     def check(self) -> None:
         """Raise AssertionError when a request is in two places or in none."""
         stands: dict[Status, int] = dict.fromkeys(Status, 0)
-        fresh = 0
+        fresh = begun = 0
         for request in self.requests.values():
             request.check()
             stands[request.status] += 1
             fresh += not request.has_run and request.status is not Status.ARRIVED
+            begun += request.has_run
         assert all(request.status is Status.RUNNING for request in self.running)
         assert stands[Status.RUNNING] == len(self.running), "the running are miscounted"
         assert stands[Status.WAITING] == len(self.waiting), "the waiting are miscounted"
         assert stands[Status.ENDED] == 0, "a request that has ended is still known"
-        assert self.admission.num_requests == fresh, "those that never ran are miscounted"
+        counted = self.admission.num_requests, self.admission.num_begun
+        assert counted == (fresh, begun), "those that never ran are miscounted"
 
     def _submit(self, message: Submit) -> None:
         tokens, limits = unpack(message.prompt), message.limits

@@ -59,6 +59,7 @@ class Laws:
     - Every Submit gets one Ending; nothing is said of a request after it, nor after the turn that heard
       its Abort.
     - A request with a timeout ends in the first turn after it has passed, and not before.
+    - No request is refused for a full queue while a seat is free.
     - A request fails by a step that raised only if no other one was in it, and not by the first that it was
       in since its last token; while there is a suspect, a step has one row.
     - A step keeps to the budget, the chunk and the seats, and the unseen steps to their window.
@@ -185,6 +186,10 @@ class Laws:
             assert request in self._due, f"request {request} has timed out, but has no timeout"
             first = self._due[request].first
             assert first <= now, f"request {request} has timed out at {now}, but has time until {first}"
+        elif fault is not None and fault.kind == "Overloaded":
+            late = sum(ending.finish_reason == "timeout" for ending in self._endings)
+            inside = len(self._submitted) - len(self._ended) + late
+            assert inside >= self._scenario.seats, f"request {request} was refused while a seat is free"
         elif fault is not None and fault.message.endswith("was made to raise"):
             others = [other for other in self._raised if other != request]
             assert request in self._raised, f"request {request} failed by a step that it was not in"

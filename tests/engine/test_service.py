@@ -111,6 +111,17 @@ async def test_a_timeout_keeps_what_has_come() -> None:
     assert output.finish_reason == ("length" if len(output.token_ids) == 200 else "timeout")
 
 
+async def test_an_idle_engine_serves_all_that_come_at_once_and_find_a_seat() -> None:
+    several = SamplingParams(n=6, max_tokens=5, seed=1, ignore_eos=True)
+    async with Engine(config(max_num_seqs=8, max_num_queued_reqs=2, max_num_queued_tokens=20)) as engine:
+        async with anyio.create_task_group() as nursery:
+            for prompt in ASKED[:6]:
+                nursery.start_soon(engine.generate(prompt, PARAMS)._collect)
+        output = await engine.generate(ASKED[0], several)
+        assert [answer.finish_reason for answer in output.outputs] == ["length"] * 6
+        await engine.check()
+
+
 async def test_a_full_queue_refuses_with_a_hint() -> None:
     async with Engine(config(max_num_seqs=1, max_num_queued_reqs=1)) as engine:
         first = engine.generate(ASKED[0], LONG)

@@ -2,6 +2,7 @@
 
 import actorllm.cores.scheduler as scheduler
 from actorllm.actors.worker import Device
+from actorllm.cores.admission import Admission
 from actorllm.cores.batch import Batch
 from actorllm.cores.detokenizer import Detokenizer
 from actorllm.cores.executor import Executor
@@ -97,6 +98,14 @@ SCHEDULER = (
         "add",
         {"now + seconds": "now + seconds / 2"},
         caught_by="has timed out",
+    ),
+    Bug(
+        "who would find a free seat is queued",
+        "impatient",
+        Admission,
+        "refusal",
+        {"max(0, self._seats - self.num_begun)": "0"},
+        caught_by="while a seat is free",
     ),
     Bug(
         "a request with a token still has to speak",
