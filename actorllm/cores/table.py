@@ -198,6 +198,7 @@ class Table:
             self.waiting.ended(request)
         if was is not Status.ARRIVED:
             self.admission.leave(request)
+            self.timeouts.ended(request)
             if request.limits.grammar is not None:
                 self.said.others.append(Drop(request.id))
         if request in self.suspects:
@@ -224,6 +225,7 @@ class Table:
         assert stands[Status.ENDED] == 0, "a request that has ended is still known"
         counted = self.admission.num_requests, self.admission.num_begun
         assert counted == (fresh, begun), "those that never ran are miscounted"
+        self.timeouts.check()
 
     def _submit(self, message: Submit) -> None:
         tokens, limits = unpack(message.prompt), message.limits

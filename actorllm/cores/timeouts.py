@@ -15,15 +15,21 @@ class Must(Enum):
 
 
 class Timeouts:
-    """A heap of times; what a request has fulfilled meanwhile is dropped when it comes up."""
+    """A heap of times; what a request has fulfilled meanwhile is dropped when it comes up.
+
+    Of the requests in it at most half have ended: when there are more, it is built anew without them.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Must, Request]] = []
         self._counter = 0
+        self._num_open = 0
+        self._num_ended = 0
 
     def add(self, request: Request, now: float) -> None:
         """Note the timeouts of a request that has arrived at `now`."""
         terms = request.terms
+        self._num_open += _has_any(request)
         for must, seconds in (
             (Must.RUN, terms.queue_timeout),
             (Must.SPEAK, terms.ttft_timeout),
@@ -32,6 +38,17 @@ class Timeouts:
             if seconds is not None:
                 heapq.heappush(self._heap, (now + seconds, self._counter, must, request))
                 self._counter += 1
+
+    def ended(self, request: Request) -> None:
+        """One that was added has ended."""
+        if not _has_any(request):
+            return
+        self._num_open -= 1
+        self._num_ended += 1
+        if self._num_ended > self._num_open:
+            self._heap = [entry for entry in self._heap if entry[3].status is not Status.ENDED]
+            heapq.heapify(self._heap)
+            self._num_ended = 0
 
     @property
     def next(self) -> float:
@@ -45,6 +62,16 @@ class Timeouts:
         if self.next > now:
             return None
         return heapq.heappop(self._heap)[3]
+
+    def check(self) -> None:
+        """Raise AssertionError when those that have ended are in the majority."""
+        ended = {entry[3].id for entry in self._heap if entry[3].status is Status.ENDED}
+        assert len(ended) <= self._num_open, "requests that have ended are kept for their timeouts"
+
+
+def _has_any(request: Request) -> bool:
+    terms = request.terms
+    return not (terms.queue_timeout is terms.ttft_timeout is terms.timeout is None)
 
 
 def _is_met(must: Must, request: Request) -> bool:

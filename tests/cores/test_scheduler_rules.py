@@ -103,6 +103,18 @@ def test_a_timeout_that_was_met_is_forgotten() -> None:
     assert core.deadline == inf
 
 
+def test_requests_that_have_ended_are_not_kept_for_their_timeouts() -> None:
+    core = scheduler(seqs=1)
+    running(core, replace(submit(1, [1], max_tokens=9), terms=Terms(timeout=100.0)))
+    for request in range(2, 50):
+        say(core, replace(submit(request, [2]), terms=Terms(queue_timeout=200.0, timeout=300.0)))
+        say(core, Abort(request))
+        assert len(core._table.timeouts._heap) <= 1 + 2
+    assert core.deadline == 100.0
+    say(core, Abort(1))
+    assert not core._table.timeouts._heap
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     core = scheduler(seqs=1, max_num_queued_reqs=1)
     running(core, submit(1, [1], max_tokens=9))

@@ -108,6 +108,14 @@ SCHEDULER = (
         caught_by="while a seat is free",
     ),
     Bug(
+        "what has ended is kept for its timeouts",
+        "impatient",
+        Timeouts,
+        "ended",
+        {"self._num_ended > self._num_open": "False"},
+        caught_by="kept for their timeouts",
+    ),
+    Bug(
         "a request with a token still has to speak",
         "impatient",
         Timeouts,
