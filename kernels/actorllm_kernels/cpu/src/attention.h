@@ -65,10 +65,26 @@ INLINE int64_t block_of(const Attention& a, const Queries& q, int64_t key) {
     return block < 0 ? 0 : block;
 }
 
-// Scores of ROWS rows with 64 keys, TILES tiles of 16 keys at once.
+// Where the keys and values of a chunk stand: tiles of 16 keys, and pairs of values.
+struct Places {
+    const uint16_t *keys[4], *pairs[CHUNK / 2];
+};
+
+static void find(const Attention& a, const Queries& q, int64_t key, Places& places) {
+    for (int t = 0; t < 4; t++) {
+        const int64_t at = key + t * LANES, offset = at % a.heads.block_size;
+        const int64_t block = block_of(a, q, at);
+        places.keys[t] = keys_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
+        const uint16_t* values = values_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
+        for (int i = 0; i < LANES / 2; i++) places.pairs[t * LANES / 2 + i] = values + i * 2 * a.heads.padded;
+    }
+}
+
+// Scores of ROWS rows with 64 keys, TILES tiles of 16 keys at once. The next chunk's keys are on their way
+// meanwhile.
 template <int ROWS>
-INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint16_t* keys[4],
-                      float scores[][CHUNK]) {
+INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint16_t* const keys[4],
+                      const uint16_t* const next[4], float scores[][CHUNK]) {
     constexpr int TILES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
     const uint32_t* queries[ROWS];
     for (int r = 0; r < ROWS; r++) queries[r] = query(a, q, row + r);
@@ -77,6 +93,7 @@ INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint1
         for (int64_t i = 0; i < a.heads.padded / 2; i++)
             for (int t = 0; t < TILES; t++) {
                 const Bytes pairs = load_bytes(keys[tile + t] + i * 2 * LANES);
+                __builtin_prefetch(next[tile + t] + i * 2 * LANES);
                 for (int r = 0; r < ROWS; r++) totals[r][t] = dot_bf16(totals[r][t], pairs, queries[r][i]);
             }
         for (int r = 0; r < ROWS; r++)
@@ -86,8 +103,8 @@ INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint1
 
 // values[row] = values[row] * alpha + the sum of weight * value over the 64 keys, SLICES * 16 numbers at once.
 template <int ROWS, int SLICES>
-INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs, int64_t slice,
-                      const float* alpha, float (*values)[MOST_HEAD]) {
+INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs,
+                      const uint16_t* const* next, int64_t slice, const float* alpha, float (*values)[MOST_HEAD]) {
     F totals[ROWS][SLICES];
     for (int r = 0; r < ROWS; r++)
         for (int s = 0; s < SLICES; s++)
@@ -95,6 +112,7 @@ INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* cons
     for (int i = 0; i < CHUNK / 2; i++)
         for (int s = 0; s < SLICES; s++) {
             const Bytes both = load_bytes(pairs[i] + (slice + s) * 2 * LANES);
+            __builtin_prefetch(next[i] + (slice + s) * 2 * LANES);
             for (int r = 0; r < ROWS; r++) totals[r][s] = dot_bf16(totals[r][s], both, weights[r][i]);
         }
     for (int r = 0; r < ROWS; r++)
@@ -102,13 +120,14 @@ INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* cons
 }
 
 template <int ROWS>
-INLINE void values_of_rows(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs, int64_t padded,
-                           const float* alpha, float (*values)[MOST_HEAD]) {
+INLINE void values_of_rows(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs,
+                           const uint16_t* const* next, int64_t padded, const float* alpha,
+                           float (*values)[MOST_HEAD]) {
     constexpr int SLICES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
     int64_t slice = 0;
     for (; slice + SLICES <= padded / LANES; slice += SLICES)
-        slices_of<ROWS, SLICES>(weights, pairs, slice, alpha, values);
-    for (; slice < padded / LANES; slice++) slices_of<ROWS, 1>(weights, pairs, slice, alpha, values);
+        slices_of<ROWS, SLICES>(weights, pairs, next, slice, alpha, values);
+    for (; slice < padded / LANES; slice++) slices_of<ROWS, 1>(weights, pairs, next, slice, alpha, values);
 }
 
 // Calls one<ROWS>(row) for all rows: 12, 6, 3, 2 or 1 at once, as many as the CPU has registers for.
@@ -158,22 +177,17 @@ INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, floa
     return alpha;
 }
 
-static void attend_chunk(const Attention& a, const Queries& q, int64_t key, State& state) {
+static void attend_chunk(const Attention& a, const Queries& q, int64_t key, const Places& here,
+                         const Places& next, State& state) {
     float scores[MOST_QUERIES][CHUNK], alpha[MOST_QUERIES];
     uint32_t weights[MOST_QUERIES][CHUNK / 2];
-    const uint16_t *keys[4], *pairs[CHUNK / 2];
-    for (int t = 0; t < 4; t++) {
-        const int64_t at = key + t * LANES, offset = at % a.heads.block_size;
-        const int64_t block = block_of(a, q, at);
-        keys[t] = keys_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
-        const uint16_t* values = values_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
-        for (int i = 0; i < LANES / 2; i++) pairs[t * LANES / 2 + i] = values + i * 2 * a.heads.padded;
-    }
-    by_pieces(q.rows(), [&](auto rows, int row) { scores_of<rows.value>(a, q, row, keys, scores); });
+    by_pieces(q.rows(),
+              [&](auto rows, int row) { scores_of<rows.value>(a, q, row, here.keys, next.keys, scores); });
     for (int row = 0; row < q.rows(); row++)
         alpha[row] = weigh(a, q.position + row / q.heads, key, scores[row], state, row, weights[row]);
     by_pieces(q.rows(), [&](auto rows, int row) {
-        values_of_rows<rows.value>(weights + row, pairs, a.heads.padded, alpha + row, state.values + row);
+        values_of_rows<rows.value>(weights + row, here.pairs, next.pairs, a.heads.padded, alpha + row,
+                                   state.values + row);
     });
 }
 
@@ -186,7 +200,12 @@ static void attend_split(const Attention& a, const Queries& q, int64_t split, St
     state.clear(q.rows(), a.heads.padded);
     const int64_t end = std::min<int64_t>((split + 1) * SPLIT, q.last() + 1);
     const int64_t begin = std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
-    for (int64_t key = begin; key < end; key += CHUNK) attend_chunk(a, q, key, state);
+    Places places[2];
+    find(a, q, begin, places[0]);
+    for (int64_t key = begin, i = 0; key < end; key += CHUNK, i = 1 - i) {
+        find(a, q, std::min(key + CHUNK, q.last() / CHUNK * CHUNK), places[1 - i]);
+        attend_chunk(a, q, key, places[i], places[1 - i], state);
+    }
 }
 
 // `more` joins the total.
