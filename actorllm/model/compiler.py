@@ -72,7 +72,7 @@ class Compiler:
     _kept: list[Any] = field(default_factory=list)
     _buffers: dict[str, Float32] = field(default_factory=dict)
     _views: dict[str, _View] = field(default_factory=dict)
-    _ready: dict[tuple[str, Activation], NDArray[np.uint8]] = field(default_factory=dict)
+    _ready: dict[tuple[str, Activation, int], NDArray[np.uint8]] = field(default_factory=dict)
     _queries: NDArray[np.uint16] | None = None
     _lefts: dict[tuple[Activation, int, int], NDArray[np.uint8]] = field(default_factory=dict)
 
@@ -197,10 +197,12 @@ class Compiler:
         )
         self._wrote(operation.target)
 
-    def _left(self, name: str, activation: Activation) -> NDArray[np.uint8]:
-        """The buffer or view of this name as the left side of a product."""
-        if (name, activation) in self._ready:
-            return self._ready[name, activation]
+    def _left(self, name: str, form: Form) -> NDArray[np.uint8]:
+        """The buffer or view of this name as the left side of a product with weights of this form."""
+        activation = _activation(form, self.integers)
+        key = (name, activation, form.spans)
+        if key in self._ready:
+            return self._ready[key]
         view = self._views.get(name, _View(name))
         source = self._buffer(view.source)
         width = self.program.widths[name]
@@ -214,6 +216,7 @@ class Compiler:
         self._ready = {key: other for key, other in self._ready.items() if other is not left}
         self._emit(
             Kind.ACTIVATE,
+            weights=form,
             activation=activation,
             gate=view.gate,
             wanted=view.wanted,
@@ -224,20 +227,19 @@ class Compiler:
             source_stride=source.shape[1],
             target=left.ctypes.data,
         )
-        self._ready[name, activation] = left
+        self._ready[key] = left
         return left
 
     def _product(
         self, source: str, packed: Packed, target: Float32, first: int, bias: Float32 | None, **fields: Any
     ) -> None:
         """One weight's columns [first, first + outputs) of the target."""
-        activation = _activation(packed.form, self.integers)
-        left = self._left(source, activation)
+        left = self._left(source, packed.form)
         self._kept.append(packed)
         self._emit(
             Kind.LINEAR,
             weights=packed.form,
-            activation=activation,
+            activation=_activation(packed.form, self.integers),
             width=packed.columns,
             outputs=packed.outputs,
             packed=packed.data.ctypes.data,

@@ -39,6 +39,11 @@ class Form(IntEnum):
     F16 = 7
     F32 = 8
 
+    @property
+    def spans(self) -> int:
+        """How many scales and offsets 32 columns of an output have."""
+        return 2 if self in (Form.CODES_4_16, Form.CODES_8_16) else 1
+
 
 class Gate(IntEnum):
     """The activation of a gated layer."""

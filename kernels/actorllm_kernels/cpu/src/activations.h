@@ -13,13 +13,14 @@ constexpr int GROUP = 32;  // columns of a block
 // two planes of bytes, high and low, value = 256 * high + low.
 enum Activation { ACT_INT8 = 0, ACT_INT16 = 1, ACT_BF16 = 2, ACT_F32 = 3 };
 
-// A tile's 32 columns as integers. `sums` has scale * sum of the row's integers: of all 32 columns, of the
-// first 16 and of the last 16.
+// A tile's 32 columns as integers. `sums` has scale * sum of the row's integers, for weights that have one
+// offset for 32 columns: sums[0] of all, and for weights that have two: sums[0] of the first 16, sums[1] of
+// the others.
 template <int PLANES>
 struct IntBlock {
     int8_t planes[PLANES][TILE][GROUP];
     float scale[TILE];
-    float sums[3][TILE];
+    float sums[2][TILE];
 };
 
 struct BF16Block {
@@ -44,9 +45,9 @@ INLINE void narrow(int8_t* to, I value) {
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// 32 numbers of one row into its place in a block.
+// 32 numbers of one row into its place in a block, with sums for so many spans.
 template <int PLANES>
-INLINE void put_integers(IntBlock<PLANES>& block, int row, F first, F second) {
+INLINE void put_integers(IntBlock<PLANES>& block, int row, int spans, F first, F second) {
     constexpr float MOST = PLANES == 1 ? 127.0f : 32639.0f;  // 32639 = 127 * 256 + 127
     const float size = largest(max(abs(first), abs(second)));
     const float inverse = size > 0 ? MOST / size : 0.0f;
@@ -62,20 +63,19 @@ INLINE void put_integers(IntBlock<PLANES>& block, int row, F first, F second) {
         narrow(block.planes[PLANES - 1][row], a - (high_a << 8));
         narrow(block.planes[PLANES - 1][row] + LANES, b - (high_b << 8));
     }
-    const int32_t sum_a = sum_int(a), sum_b = sum_int(b);
     block.scale[row] = scale;
-    block.sums[0][row] = scale * (float)(sum_a + sum_b);
-    block.sums[1][row] = scale * (float)sum_a;
-    block.sums[2][row] = scale * (float)sum_b;
+    block.sums[0][row] = scale * (float)sum_int(spans == 1 ? a + b : a);
+    if (spans == 2) block.sums[1][row] = scale * (float)sum_int(b);
 }
 
 // The 32 numbers of `row` in columns `column` ... of a product's left side.
-INLINE void put(void* blocks, int activation, int64_t blocks_a_row, int64_t row, int64_t column, F first, F second) {
+INLINE void put(void* blocks, int activation, int spans, int64_t blocks_a_row, int64_t row, int64_t column, F first,
+                F second) {
     char* at = (char*)blocks + (row / TILE * blocks_a_row + column / GROUP) * block_size(activation);
     const int lane = row % TILE;
     switch (activation) {
-        case ACT_INT8: put_integers(*(IntBlock<1>*)at, lane, first, second); break;
-        case ACT_INT16: put_integers(*(IntBlock<2>*)at, lane, first, second); break;
+        case ACT_INT8: put_integers(*(IntBlock<1>*)at, lane, spans, first, second); break;
+        case ACT_INT16: put_integers(*(IntBlock<2>*)at, lane, spans, first, second); break;
         case ACT_BF16: {
             uint16_t* to = ((BF16Block*)at)->values[lane];
             const U16 low = to_bf16(first), high = to_bf16(second);

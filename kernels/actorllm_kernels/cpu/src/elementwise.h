@@ -21,7 +21,7 @@ INLINE void block_of_lane(int weights, const uint8_t* block, int lane, float out
         return;
     }
     const bool wide = weights >= W_8_32_HALF, half = weights == W_4_32_HALF || weights == W_8_32_HALF;
-    const int spans = weights == W_4_16 || weights == W_8_16 ? 2 : 1;
+    const int spans = spans_of(weights);
     const uint8_t* parameters = block + (wide ? 512 : 256);
     for (int k = 0; k < GROUP; k++) {
         const int quad = k / 4, at = lane * 4 + k % 4;
@@ -76,7 +76,7 @@ struct Rows32 {
 };
 
 // A row of float32 becomes a row of a product's left side.
-static void activate(const Rows32& from, int64_t source, void* blocks, int activation, int64_t target) {
+static void activate(const Rows32& from, int64_t source, void* blocks, int activation, int spans, int64_t target) {
     const float* row = from.rows + source * from.stride;
     const int64_t num_blocks = (from.width + GROUP - 1) / GROUP;
     const F factor = splat(from.norm ? inverse_rms(row, from.width, from.eps) : 1.0f);
@@ -93,7 +93,7 @@ static void activate(const Rows32& from, int64_t source, void* blocks, int activ
             }
             part[i] = x;
         }
-        put(blocks, activation, num_blocks, target, k, part[0], part[1]);
+        put(blocks, activation, spans, num_blocks, target, k, part[0], part[1]);
     }
 }
 

@@ -94,7 +94,7 @@ class Engine {
                 break;
             case OP_ACTIVATE: {
                 const Rows32 from{(const float*)op.source, op.source_stride, op.width, op.bias, op.eps, op.gate};
-                activate(from, op.wanted ? step_.wanted[row] : row, op.target, op.activation, row);
+                activate(from, op.wanted ? step_.wanted[row] : row, op.target, op.activation, spans_of(op.weights), row);
                 break;
             }
             case OP_NORM: norm_row(source, op.bias, op.width, op.eps, op.adds, target); break;

@@ -30,6 +30,9 @@ struct Codes {
     static constexpr int64_t BYTES = CODE_BYTES + 2 * SPANS * LANES * (HALF ? 2 : 4);
 };
 
+// How many scales and offsets 32 columns of an output have.
+INLINE int spans_of(int weights) { return weights == W_4_16 || weights == W_8_16 ? 2 : 1; }
+
 // Bytes of 32 columns of a strip.
 INLINE int64_t strip_block_bytes(int weights) {
     switch (weights) {
@@ -96,7 +99,7 @@ INLINE void strip_of_codes(const uint8_t* weights, const IntBlock<PLANES>* x, in
                     }
                 const I whole = PLANES == 1 ? products[0] : (products[0] << 8) + products[PLANES - 1];
                 total[m] = fma(scale, to_float(whole) * splat(x[b].scale[row + m]), total[m]);
-                total[m] = fma(offset, splat(x[b].sums[W::SPANS == 1 ? 0 : 1 + span][row + m]), total[m]);
+                total[m] = fma(offset, splat(x[b].sums[span][row + m]), total[m]);
             }
         }
     }

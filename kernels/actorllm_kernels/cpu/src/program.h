@@ -8,7 +8,7 @@ enum Kind { OP_EMBED = 0, OP_ACTIVATE = 1, OP_LINEAR = 2, OP_ROTATE = 3, OP_ATTE
 // One operation; each kind uses some of the fields.
 struct Op {
     int32_t kind;
-    int32_t weights;     // the form of `packed`
+    int32_t weights;     // the form of `packed`; of ACTIVATE: that of the weights to come
     int32_t activation;  // the form of a product's left side
     int32_t gate;
     int32_t adds;        // to the target, or put in its place
