@@ -233,11 +233,12 @@ class Compiler:
     def _product(
         self, source: str, packed: Packed, target: Float32, first: int, bias: Float32 | None, **fields: Any
     ) -> None:
-        """One weight's columns [first, first + outputs) of the target."""
+        """One weight's columns [first, first + outputs) of the target; those of one Linear run together."""
         left = self._left(source, packed.form)
         self._kept.append(packed)
         self._emit(
             Kind.LINEAR,
+            beside=first > 0 and self.ops[-1].kind == Kind.LINEAR,
             weights=packed.form,
             activation=_activation(packed.form, self.integers),
             width=packed.columns,

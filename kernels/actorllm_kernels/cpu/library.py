@@ -63,6 +63,7 @@ class Op(ctypes.Structure):
         ("gate", c_int32),
         ("adds", c_int32),
         ("wanted", c_int32),
+        ("beside", c_int32),
         ("rope", c_int32),
         ("group", c_int32),
         ("layer", c_int32),

@@ -36,18 +36,26 @@ class Engine {
     Engine(const Op* ops, int num_ops, const Shape& shape, int num_threads)
         : ops_(ops, ops + num_ops),
           shape_(shape),
-          num_threads_(num_threads),
-          counts_(num_ops),
+          tasks_(num_ops),
           strips_(num_ops),
-          pool_(num_threads, num_ops, [this](int phase, int64_t task) { run(ops_[phase], phase, task); }) {}
+          pool_(num_threads, num_ops, [this](int phase, int64_t task) { run(phases_[phase], task); }) {}
 
     // Operations [begin, end) of a step, on no more than so many threads.
     void step(const Step& step, int begin, int end, int num_threads) {
         step_ = step;
         cut_attention(num_threads);
-        begin_ = begin;
-        counts_.resize(end - begin);
-        for (int i = begin; i < end; i++) counts_[i - begin] = count_tasks(ops_[i], i, num_threads);
+        phases_.clear();
+        counts_.clear();
+        for (int i = begin; i < end; i++) {
+            tasks_[i] = count_tasks(ops_[i], i, num_threads);
+            if (tasks_[i] == 0) continue;
+            if (ops_[i].beside && i > begin && !phases_.empty()) {
+                counts_.back() += tasks_[i];
+            } else {
+                phases_.push_back(i);
+                counts_.push_back(tasks_[i]);
+            }
+        }
         pool_.run(counts_, num_threads > 1);
     }
 
@@ -69,8 +77,9 @@ class Engine {
         }
     }
 
-    void run(const Op&, int phase, int64_t task) {
-        const int number = begin_ + phase;
+    // A task of the operation of this number, or of those that run beside it.
+    void run(int number, int64_t task) {
+        for (; task >= tasks_[number]; number++) task -= tasks_[number];
         const Op& op = ops_[number];
         switch (op.kind) {
             case OP_LINEAR: return multiply_task(op, strips_[number], task);
@@ -201,12 +210,12 @@ class Engine {
 
     const std::vector<Op> ops_;
     const Shape shape_;
-    const int num_threads_;
     Step step_{};
-    int begin_ = 0;
+    std::vector<int> phases_;  // the first operation of each
     std::vector<AttentionKind> kinds_;
     std::vector<Pieces> pieces_;
-    std::vector<int64_t> counts_, strips_;
+    std::vector<int64_t> counts_;          // tasks of each phase
+    std::vector<int64_t> tasks_, strips_;  // of each operation; strips that one task takes
     Pool pool_;
 };
 

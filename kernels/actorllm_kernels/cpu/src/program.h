@@ -13,6 +13,7 @@ struct Op {
     int32_t gate;
     int32_t adds;        // to the target, or put in its place
     int32_t wanted;      // over the wanted rows of the step, or over all
+    int32_t beside;      // runs at the same time as the operation before it
     int32_t rope, group, layer;
     int32_t window;
     float scale, soft_cap, eps;
