@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 from actorllm_kernels.cpu import build
+from actorllm_kernels.cpu.isa import ISAS, Isa, cpu_flags
+from actorllm_kernels.cpu.library import Kernels
 
 from .compilers import Wrapper
 
@@ -43,3 +45,12 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wrapper:
 def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+
+
+@pytest.fixture(params=ISAS, ids=lambda isa: isa.name, scope="session")
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The kernels, compiled for an instruction set of this CPU."""
+    isa: Isa = request.param
+    if missing := isa.missing(cpu_flags()):
+        pytest.skip(f"this CPU lacks {', '.join(missing)}")
+    return Kernels(build.load(isa))
