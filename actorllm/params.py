@@ -125,6 +125,8 @@ class Service(TypedDict, total=False):
     queue_timeout  seconds after which it ends unless it has begun to run
     ttft_timeout   seconds after which it ends unless it has its first token
     timeout        seconds after which it ends; with the policy `deadline`, the sooner the earlier served
+                   (all three run from the stream's first `await`, for each of its n answers and while it
+                   waits for a place in the engine; only the time to render the prompt is not counted)
     cache_salt     it shares cached prefixes only with requests of the same salt, a text of up to 1000
                    characters (default "": with all that have none)
     """

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 import anyio
 import anyio.lowlevel
@@ -22,6 +23,7 @@ from ..messages import (
     Cancel,
     Command,
     CommandDone,
+    Delta,
     Fault,
     Generate,
     Question,
@@ -62,6 +64,7 @@ class Door:
         self._commanding = anyio.Semaphore(1)
         self._subscriptions: list[Subscription] = []
         self._counter = 0
+        self._num_timeouts = 0
         self._closed: ActorLLMError | None = None
         self._is_closed = anyio.Event()
 
@@ -84,34 +87,59 @@ class Door:
         """Callers that wait for a seat."""
         return self._seats.statistics().tasks_waiting
 
-    async def enter(self, question: Question, bell: Bell | None = None) -> Cell:
+    def statistics(self) -> dict[str, int]:
+        """Callers now; since the start, those whose timeouts passed before they had a seat."""
+        return {
+            "num_open": self.num_open,
+            "num_waiting": self.num_waiting,
+            "num_timeouts": self._num_timeouts,
+        }
+
+    async def enter(self, question: Question, bell: Bell, since: float) -> Cell:
         """Wait for a seat, then ask; `bell` rings when something has come for the cell.
 
-        Raises EngineClosed, or EngineDied, when there will be no seat.
+        The question's timeouts run from `since`. When one has passed here, the cell has ended with `timeout`,
+        and the engine never hears of it. Raises EngineClosed, or EngineDied, when there will be no seat.
         """
-        await self._pass(self._seats)
-        return self._ask(question, bell)
+        with anyio.CancelScope(deadline=since + _patience(question)) as scope:
+            await self._pass(self._seats)
+        if not scope.cancelled_caught:
+            return self._ask(question, bell, since)
+        await self._raise_if_closed()
+        return self._late(bell)
 
-    def enter_nowait(self, question: Question, bell: Bell | None = None) -> Cell | None:
+    def enter_nowait(self, question: Question, bell: Bell, since: float) -> Cell | None:
         """The same without waiting; None when there is no free seat, or no engine any more."""
         if self._closed is not None:
             return None
+        if anyio.current_time() >= since + _patience(question):
+            return self._late(bell)
         try:
             self._seats.acquire_nowait()
         except anyio.WouldBlock:
             return None
-        return self._ask(question, bell)
+        return self._ask(question, bell, since)
 
-    def _ask(self, question: Question, bell: Bell | None) -> Cell:
-        self._counter += 1
-        cell = Cell(request_id(0, self._counter), bell)
+    def _ask(self, question: Question, bell: Bell, since: float) -> Cell:
+        cell = self._new_cell(bell)
         try:
-            self._frontend.send_nowait(Generate(cell.request, question))
+            left = _left(question, anyio.current_time() - since)
+            self._frontend.send_nowait(Generate(cell.request, left))
         except BaseException:
             self._seats.release()
             raise
         self._cells[cell.request] = cell
         return cell
+
+    def _late(self, bell: Bell) -> Cell:
+        self._num_timeouts += 1
+        cell = self._new_cell(bell)
+        cell.put(Delta(cell.request, "", b"", "timeout"))
+        return cell
+
+    def _new_cell(self, bell: Bell) -> Cell:
+        self._counter += 1
+        return Cell(request_id(0, self._counter), bell)
 
     async def command(self, action: str, argument: str = "") -> None:
         """Let the engine do something to itself, and wait until it is done; one command at a time.
@@ -219,6 +247,31 @@ class Door:
         if self._closed is not None:
             await anyio.lowlevel.checkpoint()  # if the caller is cancelled too, that is what it hears
             raise again(self._closed)
+
+
+def _patience(question: Question) -> float:
+    """Seconds after which one that has not run has missed a timeout; inf without any."""
+    terms = question.terms
+    times = (terms.queue_timeout, terms.ttft_timeout, terms.timeout)
+    return min((seconds for seconds in times if seconds is not None), default=inf)
+
+
+def _left(question: Question, waited: float) -> Question:
+    """The question when so many seconds of its timeouts have passed."""
+    if _patience(question) == inf:
+        return question
+
+    def left(seconds: float | None) -> float | None:
+        return None if seconds is None else max(0.0, seconds - waited)
+
+    terms = question.terms
+    terms = replace(
+        terms,
+        queue_timeout=left(terms.queue_timeout),
+        ttft_timeout=left(terms.ttft_timeout),
+        timeout=left(terms.timeout),
+    )
+    return replace(question, terms=terms)
 
 
 def unbox(fault: Fault) -> ActorLLMError:

@@ -204,7 +204,7 @@ class Engine:
         }
         for index, port in enumerate(ring.taps):
             gathered[f"tap-{index}"] |= {"lost": port.num_lost, "died": port.died}
-        gathered["door"] = {"num_open": ring.door.num_open, "num_waiting": ring.door.num_waiting}
+        gathered["door"] = ring.door.statistics()
         if ring.recorder is not None:
             gathered["record"] = ring.recorder.statistics()
         await anyio.lowlevel.checkpoint()

@@ -48,15 +48,17 @@ class Stream:
     """Iterate it for what is new, `await` it for the whole, or leave it by `async with`.
 
     It is no async generator: whoever drops it, breaks out of it, or is cancelled in it aborts the
-    request in that very moment. The request starts with the first `await`. Each of n answers is a request
-    of its own; those after the first ask with the tokens that its prompt became, and share their KV. When
-    there are fewer seats than answers, the outputs have fewer answers at first.
+    request in that very moment. The request starts with the first `await`, and so do the timeouts of all its
+    answers. Each of n answers is a request of its own; those after the first ask with the tokens that its
+    prompt became, and share their KV. When there are fewer seats than answers, the outputs have fewer answers
+    at first.
     """
 
     def __init__(self, door: Door, question: Question, n: int = 1) -> None:
         self._door = door
         self._question = question
         self._n = n
+        self._begun = 0.0
         self._bell = Bell()
         self._choices: list[Choice] = []
         self._queue: anyio.CancelScope | None = None
@@ -133,6 +135,7 @@ class Stream:
     async def _enter(self) -> None:
         """Ask for the first answer, if that has not been done."""
         if not self._choices:
+            self._begun = anyio.current_time()
             await self._ask(self._question)
 
     async def _enter_all(self) -> None:
@@ -147,7 +150,7 @@ class Stream:
             if all(choice.is_done for choice in self._choices):
                 await self._ask(self._next_question())
             else:
-                cell = self._door.enter_nowait(self._next_question(), self._bell)
+                cell = self._door.enter_nowait(self._next_question(), self._bell, self._begun)
                 if cell is None:
                     break
                 self._choices.append(Choice(cell))
@@ -155,7 +158,7 @@ class Stream:
     async def _ask(self, question: Question) -> None:
         """Wait for a seat. Ends the iteration when the stream is closed meanwhile."""
         with anyio.CancelScope() as self._queue:
-            cell = await self._door.enter(question, self._bell)
+            cell = await self._door.enter(question, self._bell, self._begun)
             self._choices.append(Choice(cell))
             if self._finished:
                 self._door.abandon(cell.request)

@@ -67,7 +67,8 @@ class Terms:
     """On whose behalf and how soon. A lower `priority` is served sooner.
 
     Seconds from the Submit, after which the request ends with `timeout`: `queue_timeout` unless it has
-    begun to run, `ttft_timeout` unless it has a token, `timeout` in any case.
+    begun to run, `ttft_timeout` unless it has a token, `timeout` in any case. In a Generate, what its caller
+    has waited for a seat is taken off already.
     """
 
     priority: int = 0

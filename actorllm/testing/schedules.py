@@ -31,7 +31,7 @@ from .steps import Steps, run, sleep, tick
 from .subscribers import SUBSCRIBING, Subscriber, draw_bookings
 from .trace import Trace
 from .virtual import SECOND, SimulatedRunner
-from .visitors import ASKING, LEAVINGS, Visitor, draw_plan
+from .visitors import ASKING, LATE, LEAVINGS, Visitor, draw_plan
 
 MAX_TICKS = 60_000
 """What takes longer is stuck."""
@@ -57,6 +57,7 @@ FAULTS = tuple(
             "command cancelled",
             "edge by link",
             "late reply",
+            LATE,
             "rendering raised",
             "request met a closed engine",
             "slow actor",

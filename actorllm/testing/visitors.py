@@ -9,12 +9,13 @@ from typing import cast
 
 import trio
 
+from ..cores import NEVER
 from ..engine.cell import Bell, Cell
 from ..engine.door import Door
 from ..engine.outputs import CompletionOutput, RequestOutput
 from ..engine.stream import Stream
 from ..errors import EngineClosed, EngineDied, RequestError
-from ..messages import Question
+from ..messages import Question, Terms
 from .callers import SLOW, VANISHED, Caller
 from .scenarios import Scenario
 from .steps import Steps, sleep, tick
@@ -28,6 +29,8 @@ CLOSES = "stream closed"
 CLOSED = "stream closed by another task"
 LEAVINGS = (AT_A_STEP, AT_A_TICK, BREAKS, DROPS, CLOSES, CLOSED)
 """How a caller leaves before its answer has ended."""
+
+LATE = "timed out at the door"
 
 SEVERAL = "several answers"
 ONE_FAILED = "one of several answers failed"
@@ -255,18 +258,27 @@ class Entrance:
         self._door = door
         self._visitor = visitor
 
-    async def enter(self, question: Question, bell: Bell | None = None) -> Cell:
-        """Wait for a seat."""
+    async def enter(self, question: Question, bell: Bell, since: float) -> Cell:
+        """Wait for a seat, but not beyond a timeout."""
         came_at = tick()
-        cell = await self._door.enter(question, bell)
+        cell = await self._door.enter(question, bell, since)
         if tick() > came_at:
             self._visitor.see("no seat")
+            self._judge_time(question.terms, since, ended=cell.finish_reason is not None)
         self._visitor.cells.append(cell)
         return cell
 
-    def enter_nowait(self, question: Question, bell: Bell | None = None) -> Cell | None:
+    def _judge_time(self, terms: Terms, since: float, *, ended: bool) -> None:
+        times = (terms.queue_timeout, terms.ttft_timeout, terms.timeout)
+        due = since + min((seconds for seconds in times if seconds is not None), default=NEVER)
+        assert trio.current_time() <= due, "waited at the door beyond a timeout"
+        if ended:
+            assert trio.current_time() == due, "timed out at the door too early"
+            self._visitor.see(LATE)
+
+    def enter_nowait(self, question: Question, bell: Bell, since: float) -> Cell | None:
         """Take a seat if one is free."""
-        cell = self._door.enter_nowait(question, bell)
+        cell = self._door.enter_nowait(question, bell, since)
         if cell is not None:
             self._visitor.cells.append(cell)
         elif self._door.closed is None:

@@ -291,7 +291,7 @@ async def test_closing_a_stream_wakes_its_reader_who_waits_for_a_seat(by: str) -
                 while (await engine.statistics())["door"]["num_waiting"] == 0:
                     await anyio.lowlevel.checkpoint()
                 await (anyio.to_thread.run_sync(second.close) if by == "a thread" else closed(second))
-        assert (await engine.statistics())["door"] == {"num_open": 1, "num_waiting": 0}
+        assert (await engine.statistics())["door"] == {"num_open": 1, "num_waiting": 0, "num_timeouts": 0}
         await engine.resume()
         await first
         await engine.check()

@@ -221,6 +221,14 @@ BUGS = (
         caught_by="the deltas are not the text",
     ),
     Bug(
+        "timeouts stand still at the door",
+        "impatient",
+        Door,
+        "enter",
+        {"since + _patience(question)": "float('inf')"},
+        caught_by="beyond a timeout",
+    ),
+    Bug(
         "a seat is never given back",
         "calm",
         Door,
