@@ -119,6 +119,26 @@ def latency(
 
 
 @app.command()
+@with_config
+def kernels(
+    config: EngineConfig,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="requests that decode at once; may be repeated")
+    ] = None,
+    context: Annotated[int, typer.Option(min=2, help="tokens of each of them")] = 200,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="tokens of the prompt that is computed")] = 512,
+    repeats: Annotated[int, typer.Option(min=1, help="how often each step is timed")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Tell where a step's time goes on the native kernels, and how near they are to the machine's limits."""
+    from ..bench.kernels import measure, show_kernels
+
+    with DownloadBar() as bar:
+        found = measure(config, batch or (1, 8, 32), context, prompt_tokens, repeats, bar)
+    _write(found.json(), f"{config.model}\n{show_kernels(found)}", as_json)
+
+
+@app.command()
 def startup(
     model: Annotated[str, typer.Argument(help="as `actorllm serve` takes it")] = DEFAULT_MODEL,
     arguments: Annotated[

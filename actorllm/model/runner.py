@@ -125,11 +125,12 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     """
     architecture = checkpoint.architecture
     program = program_of(architecture)
-    back_end = _native(program, checkpoint, config) or _reference(program, checkpoint, config)
+    back_end = native_back_end(program, checkpoint, config) or _reference(program, checkpoint, config)
     return Runner(architecture, program, back_end, config)
 
 
-def _native(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> BackEnd | None:
+def native_back_end(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> BackEnd | None:
+    """The native kernels, not open yet; None where the reference runs (see `open_runner`)."""
     from actorllm_kernels.cpu.build import KernelsUnavailable, kernels_mode, native_library
     from actorllm_kernels.cpu.isa import InvalidSetting
 
