@@ -95,7 +95,7 @@ class Texts:
         program = program_of(architecture)
         self._vocab_size = architecture.vocab_size
         self._block_size = config.block_size
-        self.num_groups = len(architecture.windows)
+        self._num_groups = len(architecture.windows)
         self.recording = Recording(make(program, checkpoint, config), logits, self._vocab_size)
         self.runner = Runner(architecture, program, self.recording, config)
         self._requests = 0
@@ -103,7 +103,7 @@ class Texts:
 
     def forget(self) -> None:
         """All blocks are free; of the runner the requests must be gone too."""
-        self.driver = Driver(self.runner, self._block_size, self.num_groups)
+        self.driver = Driver(self.runner, self._block_size, self._num_groups)
 
     def add(self, number: int, length: int, computed: int = 0, blocks: Sequence[int] = ()) -> int:
         """A request for the first tokens of a text."""

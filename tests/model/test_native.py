@@ -104,7 +104,7 @@ def test_a_profile_is_a_trace_of_every_operation(tmp_path: Path) -> None:
 def test_blocks_are_whole_tiles(tmp_path: Path) -> None:
     checkpoint = quantised_checkpoint(tmp_path, "Q4_0")
     with pytest.raises(
-        ConfigError, match="block_size is 8, .*multiples of 16.*ACTORLLM_CPU_KERNELS=reference"
+        ConfigError, match=r"block_size is 8, .*multiples of 16.*ACTORLLM_CPU_KERNELS=reference"
     ):
         open_runner(checkpoint, config_of(checkpoint, block_size=8))
     for block_size in (16, 32, 48, 64):
