@@ -41,7 +41,7 @@ async def storm(engine: Engine, count: int = 24) -> None:
         elif index % 6 == 2:
             await anext(engine.generate(prompt, PARAMS))
         elif index % 6 == 3:
-            await engine.generate(prompt, PARAMS, queue_timeout=0, priority=index)
+            await engine.generate(prompt, PARAMS, queue_timeout=0.002, priority=index)
         elif index % 6 == 4:
             await engine.generate(prompt, SamplingParams(max_tokens=30, seed=index, stop=["e", "é"]))
         else:
@@ -73,6 +73,9 @@ async def test_a_replay_finds_no_difference(policy: str, tmp_path: Path) -> None
         await storm(engine)
         with pytest.raises(RequestFailed):
             await engine.generate([POISON, 1, 2], PARAMS)
+        await engine.pause()
+        assert (await engine.generate([1, 2], PARAMS, timeout=0.05)).finish_reason == "timeout"
+        await engine.resume()
         await engine.check()
         statistics = await engine.statistics()
     assert statistics["scheduler"]["num_failed_steps"] >= 3
