@@ -43,7 +43,7 @@ class Admission:
         if self._max_requests is not None and queued >= self._max_requests:
             return self._refuse(f"{queued} requests wait already (max_num_queued_reqs)")
         if self._max_tokens is not None and queued > 0:
-            tokens, brings = sum(islice(self._waiting.values(), free, None)), request.num_prompt
+            tokens, brings = self.num_tokens - sum(islice(self._waiting.values(), free)), request.num_prompt
             if tokens + brings > self._max_tokens:
                 text = f"{tokens} tokens wait already, and this request brings {brings}"
                 return self._refuse(f"{text} (max_num_queued_tokens is {self._max_tokens})")
