@@ -157,11 +157,14 @@ class Stream:
 
     async def _ask(self, question: Question) -> None:
         """Wait for a seat. Ends the iteration when the stream is closed meanwhile."""
-        with anyio.CancelScope() as self._queue:
-            cell = await self._door.enter(question, self._bell, self._begun)
-            self._choices.append(Choice(cell))
-            if self._finished:
-                self._door.abandon(cell.request)
+        try:
+            with anyio.CancelScope() as self._queue:
+                cell = await self._door.enter(question, self._bell, self._begun)
+                self._choices.append(Choice(cell))
+                if self._finished:
+                    self._door.abandon(cell.request)
+        finally:
+            self._queue = None  # it may be of another event loop, which the door has turned away
         if self._finished:
             raise StopAsyncIteration
 

@@ -182,14 +182,15 @@ async def test_an_engine_is_entered_once() -> None:
         assert (await engine.generate(GOOD, PARAMS)).finished
 
 
-async def test_an_engine_is_asked_in_its_own_event_loop(anyio_backend_name: str) -> None:
+@pytest.mark.parametrize("other", ["asyncio", "trio"])
+async def test_an_engine_is_asked_in_its_own_event_loop(other: str) -> None:
     async with Engine(config()) as engine:
 
         async def ask() -> None:
             await engine.generate(GOOD, PARAMS)
 
         with pytest.raises(UsageError, match="in the event loop in which it was opened"):
-            await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=anyio_backend_name))
+            await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=other))
         assert list((await engine.generate(GOOD, PARAMS)).token_ids) == expected(GOOD, PARAMS)
 
 
