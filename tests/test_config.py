@@ -11,6 +11,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "model": ("", 5, None, b"x"),
     "served_model_name": ("", 5),
     "dtype": ("float8", None, 16),
+    "activation_dtype": ("bfloat16", None, 8),
     "seed": ("a", 1.5, -1, True),
     "max_model_len": (0, 1, "a", True),
     "block_size": (0, -1, 1.5, None, True),
