@@ -33,9 +33,11 @@ def box(error: BaseException) -> Fault:
 
 
 def do(work: Work, job: Job) -> JobDone:
-    """Run the job here and now; whatever it raises becomes a fault."""
+    """Run the job here and now; whatever it raises becomes a fault, but for Ctrl-C."""
     try:
         return JobDone(job.id, work(job.work))
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:  # a panic of a library must not take the thread with it
         return JobDone(job.id, fault=box(error))
 

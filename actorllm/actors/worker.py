@@ -88,6 +88,8 @@ class Device:
         """What it failed with, if it did: that costs no step."""
         try:
             self._runner.command(command.action, command.argument)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # whatever loading or profiling raises goes to the caller
             return box(error)
         return None

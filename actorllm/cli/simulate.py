@@ -1,10 +1,12 @@
 """The command `simulate`: seeds of simulated engines, until one finds a bug."""
 
 import multiprocessing
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -73,15 +75,36 @@ def simulate(
 
 
 def _run_all(seeds: Sequence[int], run: Callable[[list[int]], Tally], jobs: int) -> Tally:
-    """All seeds, spread over processes, up to the first that fails."""
+    """All seeds, spread over processes, up to the first that fails.
+
+    Ctrl-C is for this process alone, which then ends the others: they would tell where it met them.
+    """
     tally = Tally()
     if jobs == 1:
         return _until_failure(tally, map(run, _chunks(seeds)))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        _until_failure(tally, pool.map(run, _chunks(seeds)))
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(jobs, context) as pool:
+        try:
+            with _hold_interrupts():
+                parts = [pool.submit(run, chunk) for chunk in _chunks(seeds)]
+            _until_failure(tally, (part.result() for part in parts))
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
     return tally
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[None]:
+    """Ctrl-C comes after the block, and never to a process that is started in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _until_failure(tally: Tally, parts: Iterable[Tally]) -> Tally:

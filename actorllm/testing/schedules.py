@@ -93,14 +93,17 @@ class _OwnError(Exception):
 def schedules(seed: int, scenario: Scenario, *, write: Callable[[str], None] | None = None) -> ScheduleReport:
     """Run the scenario under trio with this seed; `write` gets every message as a line of text.
 
-    Raises SimulationFailed for whatever is not as it must be. The same arguments give the same run.
+    Raises SimulationFailed for whatever is not as it must be, and what `write` raises. The same arguments
+    give the same run.
     """
     trace = Trace(write)
     try:
         schedule = _Schedule(seed, scenario, trace)
         run(seed, schedule.main, schedule.steps)
-    except Exception as raised:
-        error = _first(raised)
+    except BaseException as raised:
+        error = trace.unwritten or _first(raised)
+        if error is trace.unwritten or not isinstance(error, Exception):
+            raise error from None
         problem = f"{type(error).__name__}: {error}"
         raise SimulationFailed(seed, scenario, problem, trace.last()) from error
     return schedule.report()

@@ -78,7 +78,8 @@ def simulate(
     """Run the scenario with this seed; `write` gets every message as a line of text.
 
     `changes` replace the cores of the actors that they name, `edges` the topology: to see what is noticed.
-    Raises SimulationFailed for whatever is not as it must be. The same arguments give the same run.
+    Raises SimulationFailed for whatever is not as it must be, and what `write` raises. The same arguments
+    give the same run.
     """
     return _Simulation(seed, scenario, changes or {}, edges, write).run()
 
@@ -152,6 +153,8 @@ class _Simulation:
                 pass
             self._judge()
         except Exception as error:
+            if error is self.trace.unwritten:
+                raise
             problem = f"{type(error).__name__}: {error}"
             raise SimulationFailed(self.seed, self.scenario, problem, self.trace.last()) from error
         self.sightings.ended({name: actor.core for name, actor in self.actors.items()})

@@ -49,10 +49,13 @@ class Steps(trio.abc.Instrument):
 
 
 def run(seed: int, main: Callable[[], Awaitable[None]], steps: Steps) -> None:
-    """Run it under trio in virtual time, which goes on when all tasks wait; the seed orders the tasks."""
+    """Run it under trio in virtual time, which goes on when all tasks wait; the seed orders the tasks.
+
+    Ctrl-C is heard by the main task where it waits: anywhere else it could leave a task half begun.
+    """
     clock = trio.testing.MockClock(autojump_threshold=0)
     with _ordered_by(Random(seed)):
-        trio.run(main, clock=clock, instruments=[steps])
+        trio.run(main, clock=clock, instruments=[steps], restrict_keyboard_interrupt_to_checkpoints=True)
 
 
 @contextmanager

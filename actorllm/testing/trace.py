@@ -19,13 +19,14 @@ _BYTES = frozenset({"samples"})
 
 
 class Trace:
-    """Hears every message; `write`, if there is one, gets each as a line."""
+    """Hears every message; `write`, if there is one, gets each as a line. `unwritten` is what it raised."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write
         self._last: deque[tuple[int, str, str, Any]] = deque(maxlen=LAST)
         self._hash = hashlib.blake2b(digest_size=16)
         self.num_messages = 0
+        self.unwritten: Exception | None = None
 
     def said(self, now: int, source: str, target: str, message: Any, data: bytes) -> None:
         """A message, encoded as `data`, was said."""
@@ -33,15 +34,22 @@ class Trace:
         self._last.append((now, source, target, message))
         self._hash.update(target.encode())
         self._hash.update(data)
-        if self._write is not None:
-            self._write(_line(now, source, target, message))
+        self._show(now, source, target, message)
 
     def note(self, now: int, text: str) -> None:
         """Something happened that is no message."""
         self._last.append((now, "", "", text))
         self._hash.update(text.encode())
-        if self._write is not None:
-            self._write(_line(now, "", "", text))
+        self._show(now, "", "", text)
+
+    def _show(self, *entry: Any) -> None:
+        if self._write is None:
+            return
+        try:
+            self._write(_line(*entry))
+        except Exception as error:
+            self.unwritten = self.unwritten or error
+            raise
 
     @property
     def fingerprint(self) -> str:

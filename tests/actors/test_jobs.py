@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from actorllm import InvalidRequest
-from actorllm.actors.jobs import DeviceThread, PooledJobs, box, poster
+from actorllm.actors.jobs import DeviceThread, PooledJobs, box, do, poster
 from actorllm.messages import (
     Fault,
     Job,
@@ -48,6 +48,14 @@ def test_an_error_is_boxed_with_its_parameter() -> None:
     assert replace(boxed, origin="") == Fault("InvalidRequest", "no", "prompt")
     assert boxed.origin.endswith("InvalidRequest: no\n")
     assert replace(box(KeyError("x")), origin="") == Fault("KeyError", "'x'", None)
+
+
+def test_ctrl_c_is_no_fault_of_a_job() -> None:
+    def work(_: Any) -> Rendered:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        do(work, job(1))
 
 
 async def test_pooled_jobs_all_come_back() -> None:

@@ -1,11 +1,20 @@
 """`actorllm simulate`: what it writes, and its exit codes."""
 
+import errno
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 
 import pytest
+import typer
 
 from actorllm.cli import main
+from actorllm.cli.simulate import Tally, _run_all
+from actorllm.model.hash import HashRunner
 from actorllm.testing.schedules import FAULTS
 from actorllm.testing.sightings import SIGHTINGS
 
@@ -75,3 +84,44 @@ def test_the_first_failure_ends_it_with_its_seed(
 def test_a_wrong_use(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*wrong) == 2
     assert capsys.readouterr().err
+
+
+def interrupt(*_: object) -> bytes:
+    signal.raise_signal(signal.SIGINT)
+    return b""
+
+
+@pytest.mark.parametrize("wherein", ["execute", "command"])
+@pytest.mark.parametrize("kind", ["--scenario", "--schedules"])
+def test_ctrl_c_is_no_bug(
+    wherein: str, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HashRunner, wherein, interrupt)
+    assert run("--jobs", "1", *(["--scenario", "mixed"] if kind == "--scenario" else [kind])) == 130
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def interrupt_parent(process: int, seeds: list[int]) -> Tally:
+    os.kill(process, signal.SIGINT)
+    time.sleep(600)
+    return Tally()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_other_processes() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        _run_all(range(1000), partial(interrupt_parent, os.getpid()), 2)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("kind", ["--trace", "--schedules"])
+def test_a_trace_that_cannot_be_written_is_no_bug(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(typer, "echo", broken)
+    assert run("--scenario", "calm", "--seed", "7", "--trace", kind) == 1
+    assert capsys.readouterr().err == ""
