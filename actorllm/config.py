@@ -1,5 +1,6 @@
 """EngineConfig: what the engine can be told. Names follow vLLM's where the meaning is the same."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +80,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for the first field that cannot work."""
-        for name, (types, low) in _NUMBERS.items():
-            _check_number(name, getattr(self, name), types, low)
+        for name, (types, low, high) in _NUMBERS.items():
+            _check_number(name, getattr(self, name), types, low, high)
         for name in ("model", "served_model_name"):
             value = getattr(self, name)
             if not ((isinstance(value, str) and value) or (value is None and name != "model")):
@@ -88,9 +89,7 @@ class EngineConfig:
         for name in ("enable_prefix_caching", "enable_kv_cache_events", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
-        if self.record is not None and not (
-            isinstance(self.record, str) and self.record and "\0" not in self.record
-        ):
+        if self.record is not None and not _is_path(self.record):
             raise ConfigError(f"record must be a path or None, not {self.record!r}")
         for name, choices in (
             ("dtype", DTYPES),
@@ -112,30 +111,43 @@ POLICIES = ("fcfs", "priority", "fair", "deadline")
 _WHOLE: tuple[type, ...] = (int,)
 _REAL: tuple[type, ...] = (int, float)
 _MAYBE: tuple[type, ...] = (int, type(None))
-_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
-    "seed": (_MAYBE, 0),
-    "max_model_len": (_MAYBE, 2),
-    "block_size": (_WHOLE, 1),
-    "num_gpu_blocks_override": (_MAYBE, 1),
-    "kv_cache_memory_bytes": (_WHOLE, 1),
-    "watermark": (_REAL, 0),
-    "max_num_batched_tokens": (_WHOLE, 1),
-    "max_num_seqs": (_WHOLE, 1),
-    "max_requests": (_WHOLE, 1),
-    "max_num_queued_reqs": (_MAYBE, 1),
-    "max_num_queued_tokens": (_MAYBE, 1),
-    "long_prefill_token_threshold": (_WHOLE, 0),
-    "renderer_num_workers": (_WHOLE, 1),
-    "num_threads": (_MAYBE, 1),
-    "shutdown_timeout": (_REAL, 0),
-    "record_max_bytes": (_WHOLE, 1 << 16),
+_INT32, _INT64 = 2**31, 2**63
+_NUMBERS: dict[str, tuple[tuple[type, ...], float, int]] = {
+    "seed": (_MAYBE, 0, _INT64),
+    "max_model_len": (_MAYBE, 2, _INT32),
+    "block_size": (_WHOLE, 1, _INT32),
+    "num_gpu_blocks_override": (_MAYBE, 1, _INT32),
+    "kv_cache_memory_bytes": (_WHOLE, 1, _INT64),
+    "watermark": (_REAL, 0, _INT64),
+    "max_num_batched_tokens": (_WHOLE, 1, _INT32),
+    "max_num_seqs": (_WHOLE, 1, _INT32),
+    "max_requests": (_WHOLE, 1, _INT64),
+    "max_num_queued_reqs": (_MAYBE, 1, _INT64),
+    "max_num_queued_tokens": (_MAYBE, 1, _INT64),
+    "long_prefill_token_threshold": (_WHOLE, 0, _INT32),
+    "renderer_num_workers": (_WHOLE, 1, _INT32),
+    "num_threads": (_MAYBE, 1, _INT32),
+    "shutdown_timeout": (_REAL, 0, _INT64),
+    "record_max_bytes": (_WHOLE, 1 << 16, _INT64),
 }
-"""Of each number: its types, and the least that it may be."""
+"""Of each number: its types, the least that it may be, and what it must be below."""
 
 
-def _check_number(name: str, value: Any, types: tuple[type, ...], low: float) -> None:
+def _check_number(name: str, value: Any, types: tuple[type, ...], low: float, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, types):
         kind = "a number" if float in types else "an integer or None" if types == _MAYBE else "an integer"
         raise ConfigError(f"{name} must be {kind}, not {value!r}")
-    if isinstance(value, int | float) and not low <= value < float("inf"):
+    if not isinstance(value, int | float):
+        return
+    if not low <= value:
         raise ConfigError(f"{name} must be at least {low:g}, not {value!r}")
+    if value >= high:
+        raise ConfigError(f"{name} must be below 2**{high.bit_length() - 1}, not {value!r}")
+
+
+def _is_path(value: Any) -> bool:
+    """Whether a file can have this name."""
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value) != b""
+    except UnicodeEncodeError:
+        return False

@@ -87,8 +87,9 @@ class DeviceThread:
 
         Warns with ResourceWarning when its job is still not done: the thread ends after it.
         """
+        longest = min(timeout, threading.TIMEOUT_MAX)
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._thread.join, timeout, limiter=anyio.CapacityLimiter(1))
+            await anyio.to_thread.run_sync(self._thread.join, longest, limiter=anyio.CapacityLimiter(1))
         if self._thread.is_alive():
             text = f"{self._thread.name} is still at work {timeout:g} s after the engine was left"
             warnings.warn(text, ResourceWarning, stacklevel=2)

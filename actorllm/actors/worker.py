@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
-from ..errors import RequestFailed
+from ..errors import ConfigError, RequestFailed, UnsupportedModel
 from ..messages import Fault, Job, RunCommand, RunStep, Sampled
 from .jobs import Deliver, DeviceThread, Work, box
 
@@ -42,6 +43,10 @@ def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
         from ..model.hash import HashRunner
 
         architecture = checkpoint.architecture
+        if max(architecture.windows) >= 2**31:
+            raise UnsupportedModel(
+                f"a window of {max(architecture.windows)} tokens is more than any model has"
+            )
         return HashRunner(config, architecture.max_position_embeddings, architecture.windows)
     from ..model.runner import open_runner as open_torch_runner
 
@@ -95,15 +100,26 @@ class Device:
         return None
 
 
+def _make(make: OpenRunner, checkpoint: Checkpoint, config: EngineConfig) -> Runner:
+    try:
+        return make(checkpoint, config)
+    except MemoryError as error:
+        sizes = "num_gpu_blocks_override, kv_cache_memory_bytes or max_num_seqs"
+        raise ConfigError(f"the engine needs more memory than there is ({error}): lower {sizes}") from error
+
+
 @asynccontextmanager
 async def open_device(
     checkpoint: Checkpoint, config: EngineConfig, make: OpenRunner = open_runner
 ) -> AsyncIterator[Device]:
-    """A device that is ready for steps; its thread ends with the block."""
+    """A device that is ready for steps; its thread ends with the block.
+
+    Raises ConfigError when the memory does not do, and what `make` raises.
+    """
     thread = DeviceThread("actorllm-device")
     try:
         with thread:
-            runner = await thread.call(lambda: make(checkpoint, config))
+            runner = await thread.call(partial(_make, make, checkpoint, config))
             yield Device(thread, runner)
     finally:
         await thread.join(config.shutdown_timeout)

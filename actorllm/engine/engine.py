@@ -165,6 +165,8 @@ class Engine:
 
         Raises UsageError while it sleeps, and CommandFailed when the path cannot be written.
         """
+        if not isinstance(path, str | bytes | PathLike):
+            raise UsageError(f"the path of a profile must be a path, not {path!r}")
         await self._ring.door.command("start_profile", plain(fsdecode(path)))
 
     async def stop_profile(self) -> None:

@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 
 from ..checkpoint import Progress
 from ..config import EngineConfig
-from ..errors import EngineClosed, InvalidRequest
+from ..errors import EngineClosed, InvalidRequest, UsageError
 from ..params import SamplingParams
 from .engine import Engine, Prompt
 from .outputs import RequestOutput
@@ -35,6 +35,9 @@ class LLM:
         progress: Progress | None = None,
     ) -> None:
         """Start the engine; raises what `Engine.__aenter__` raises. `backend`: asyncio or trio."""
+        if backend not in anyio.get_all_backends():
+            listed = ", ".join(anyio.get_all_backends())
+            raise UsageError(f"backend must be one of {listed}, not {backend!r}")
         self._closed = False
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal(backend, name="actorllm"))

@@ -175,6 +175,13 @@ async def test_a_profile_needs_a_device_that_is_awake_and_has_kernels() -> None:
             await engine.stop_profile()
 
 
+async def test_a_profile_needs_a_path() -> None:
+    path: Any = 3
+    async with Engine(config()) as engine:
+        with pytest.raises(UsageError, match="the path of a profile must be a path, not 3"):
+            await engine.start_profile(path)
+
+
 async def test_after_a_reset_nothing_is_found_that_was_computed_before() -> None:
     async with Engine(config()) as engine:
         running = engine.generate(PROMPTS[1], LONG)

@@ -15,6 +15,7 @@ from actorllm import (
     Parts,
     RequestFailed,
     SamplingParams,
+    UnsupportedModel,
     UsageError,
 )
 from actorllm.messages import RunStep
@@ -101,6 +102,25 @@ async def test_a_context_beyond_the_cache_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match=r"max_model_len is 2000, but the KV cache holds 64 tokens"):
         async with Engine(config(max_model_len=2000, num_gpu_blocks_override=4)):
             raise AssertionError("an engine without room")
+
+
+async def test_more_than_the_memory_holds_is_refused_at_the_start() -> None:
+    huge = config(max_num_seqs=2**31 - 1, block_size=1, num_gpu_blocks_override=4096, max_model_len=4096)
+    with pytest.raises(ConfigError, match=r"needs more memory than there is .* or max_num_seqs$"):
+        async with Engine(huge):
+            raise AssertionError("an engine without memory")
+
+
+async def test_a_window_beyond_all_models_is_refused_at_the_start() -> None:
+    with pytest.raises(UnsupportedModel, match="a window of 99999999999 tokens is more than any model has"):
+        async with Engine(config(model="hash:0,99999999999")):
+            raise AssertionError("an engine with such a window")
+
+
+@pytest.mark.parametrize("timeout", [1e10, 2**62])
+async def test_leaving_the_engine_may_take_ages(timeout: float) -> None:
+    async with Engine(config(shutdown_timeout=timeout)) as engine:
+        assert (await engine.generate([1, 2, 3])).finished
 
 
 async def test_an_engine_that_is_not_open_says_so() -> None:

@@ -56,6 +56,11 @@ def test_a_model_that_is_not_there_leaves_no_thread_behind() -> None:
     assert threading.active_count() <= before
 
 
+def test_a_backend_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="backend must be one of asyncio, trio, not 'curio'"):
+        LLM(config(), backend="curio")
+
+
 def test_a_program_that_forgets_to_close_it_still_ends() -> None:
     code = (
         "from actorllm import LLM, EngineConfig, SamplingParams\n"
