@@ -7,14 +7,14 @@ from typing import Any
 import anyio
 import pytest
 
-from actorllm import Engine, SamplingParams
+from actorllm import DownloadFailed, Engine, SamplingParams
 from actorllm.checkpoint import Checkpoint, open_checkpoint, resolve
 from actorllm.cli import main
 from actorllm.cores.kvpool import KVPool
 from actorllm.messages import Abort
 from actorllm.testing import replay
 from actorllm.wire.codec import encode
-from actorllm.wire.recording import MARK, Turn, pack_start, pack_turn
+from actorllm.wire.recording import MARK, RecordingReader, Turn, pack_start, pack_turn
 
 from .engine.build import config
 
@@ -154,3 +154,63 @@ def test_a_model_that_is_named_or_a_path_is_opened(tmp_path: Path, monkeypatch: 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "nothing") == 2
     assert "cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_fetched_is_not_the_files_fault(
+    recording: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(model: str) -> Path:
+        raise DownloadFailed(f"{model} could not be fetched")
+
+    monkeypatch.setattr(resolve, "_snapshot", offline)
+    assert run(recording, "--model", "not/there") == 1
+    assert capsys.readouterr().err == "actorllm: not/there could not be fetched\n"
+
+
+def test_a_directory_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path) == 2
+    assert capsys.readouterr().err == f"actorllm: {tmp_path} cannot be read: Is a directory\n"
+
+
+ESCAPE = "\x1b[2J\x9b\u202e\ud800\r"
+
+
+def foreign(recording: Path, turn: Turn) -> bytes:
+    """A recording with this turn, of a version and an actor with names that would harm a terminal."""
+    reader = RecordingReader()
+    reader.feed(recording.read_bytes())
+    header, snapshots = reader.poll_header(), reader.poll_snapshots()
+    assert header is not None
+    assert snapshots is not None
+    start = pack_start(header | {"version": ESCAPE}, snapshots | {ESCAPE: snapshots["kvpool"]})
+    return start + pack_turn(turn)
+
+
+def raising(*_: Any) -> Any:
+    raise ValueError(ESCAPE)
+
+
+@pytest.mark.parametrize(
+    ("turn", "code"),
+    [
+        (Turn("kvpool", 0.0, (), (), f"RuntimeError: {ESCAPE}\n  says now:"), 1),
+        (Turn(ESCAPE, 0.0, (), (), "RuntimeError"), 1),
+        (Turn(f"no {ESCAPE}", 0.0, (), ()), 1),
+        (Turn("kvpool", 0.0, (), (), f"ValueError: {ESCAPE}"), 0),
+    ],
+    ids=["error", "actor", "nobody", "crash"],
+)
+def test_nothing_of_a_foreign_file_reaches_the_terminal_as_it_is(
+    turn: Turn,
+    code: int,
+    recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KVPool, "poll", raising)
+    assert run(written(tmp_path / "foreign", foreign(recording, turn))) == code
+    told = capsys.readouterr()
+    assert "\\x1b[2J\\x9b\\u202e\\ud800\\r" in told.out + told.err
+    assert all(line.isprintable() for line in (told.out + told.err).split("\n"))
+    assert told.err.count("\n  says now:") <= 1

@@ -4,10 +4,11 @@ Whatever a core says depends on its state and its mail alone. So a core that has
 same, and the first turn in which one says something else shows what a change does, or where a bug begins.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, is_dataclass
 from os import PathLike, fspath
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from ..checkpoint import open_checkpoint
 from ..checkpoint.resolve import is_here
@@ -18,7 +19,7 @@ from ..errors import DecodeError, ModelNotFound, UsageError
 from ..messages import Message
 from ..wire.codec import decode, encode
 from ..wire.recording import RecordingReader, Turn
-from .trace import readable
+from .trace import printable, readable
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Difference:
         if self.then.error is None and self.now.error is None:
             then, now = (tuple(map(decode, words.said)) for words in (self.then, self.now))
             lines.append(f"  first at {_first_difference(then, now)}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,27 +99,34 @@ def replay(path: str | PathLike[str], *, model: str | None = None) -> Report:
     no file may choose what is downloaded. Raises DecodeError for a file that is no recording or is damaged,
     UsageError for one that cannot be read, and what `open_checkpoint` raises.
     """
+    with closing(_read(path)) as chunks:
+        try:
+            return _Replay(chunks, model).run()
+        except DecodeError as error:
+            raise DecodeError(f"{fspath(path)}: {printable(str(error))}") from error
+
+
+def _read(path: str | PathLike[str]) -> Generator[bytes, None, None]:
     try:
         with open(path, "rb") as file:
-            return _Replay(file, model).run()
+            while data := file.read(CHUNK):
+                yield data
     except OSError as error:
         raise UsageError(f"{fspath(path)} cannot be read: {error.strerror or error}") from error
-    except DecodeError as error:
-        raise DecodeError(f"{fspath(path)}: {error}") from error
 
 
 class _Replay:
     """One run over one file."""
 
-    def __init__(self, file: BinaryIO, model: str | None) -> None:
-        self._file = file
+    def __init__(self, chunks: Iterator[bytes], model: str | None) -> None:
+        self._chunks = chunks
         self._reader = RecordingReader()
         header = self._next(self._reader.poll_header)
         snapshots = self._next(self._reader.poll_snapshots)
         if header is None or snapshots is None:
             raise DecodeError("the recording ends before its first turn")
         self._cores = _load_all(snapshots, model or _checked(header["model"]))
-        self._report = Report(version=str(header.get("version")), num_actors=len(self._cores))
+        self._report = Report(version=printable(str(header.get("version"))), num_actors=len(self._cores))
         self._begun: float | None = None
 
     def run(self) -> Report:
@@ -143,7 +151,8 @@ class _Replay:
             self._begun = turn.now if self._begun is None else self._begun
             report.seconds = turn.now - self._begun
         if then == now:
-            report.crash = report.crash or (now.error and f"the {turn.actor} raised {now.error}")
+            if now.error is not None and report.crash is None:
+                report.crash = printable(f"the {turn.actor} raised {now.error}")
             return
         self._decoded(turn.said)
         report.difference = Difference(
@@ -159,8 +168,8 @@ class _Replay:
     def _next(self, poll: Callable[[], T | None]) -> T | None:
         """The next part of the file; None at its end."""
         while (part := poll()) is None:
-            data = self._file.read(CHUNK)
-            if not data:
+            data = next(self._chunks, None)
+            if data is None:
                 return None
             self._reader.feed(data)
         return part

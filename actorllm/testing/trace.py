@@ -67,6 +67,11 @@ def _line(now: int, source: str, target: str, message: Any) -> str:
     return f"{now:6}  {source} -> {target}: {readable(message)}"
 
 
+def printable(text: str) -> str:
+    """A foreign text on one line, with whatever would do something to a terminal escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def readable(value: Any, name: str = "") -> str:
     """A message as text, with its columns as lists of numbers and without the fields that are empty."""
     if is_dataclass(value):
