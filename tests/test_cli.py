@@ -1,5 +1,6 @@
 """The command line, with the HashModel: what it writes, its exit codes, and how it stops."""
 
+import gc
 import io
 import re
 import signal
@@ -300,6 +301,20 @@ def test_a_dead_engine_ends_the_server_and_leaves_the_signals_alone() -> None:
         anyio.run(live)
     assert statuses == [503]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_address_that_cannot_be_told_ends_the_server_with_that_error() -> None:
+    def say(line: str) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    async def live() -> None:
+        with listen("127.0.0.1", 0) as listener:
+            async with Engine(config()) as engine:
+                await serve_engine(engine, listener, say)
+
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        anyio.run(live)
+    gc.collect()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ActorLLMError, InvalidRequest, UsageError
+from .output import told_output
 
 EXTRAS = ("typer", "rich", "click", "fastapi", "uvicorn")
 """Packages that come with the extras `cli` and `serve`."""
@@ -14,7 +15,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         from .commands import run
 
-        run(arguments)
+        with told_output():
+            run(arguments)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRAS:
             raise

@@ -86,11 +86,14 @@ async def serve_engine(
         server_header=False,
     )
     server = Server(settings, lambda: say(f"{engine.model_name} is served at http://{address}/v1"))
-    async with anyio.create_task_group() as nursery:
-        await nursery.start(_stop_on_signal, engine, server, grace)
-        nursery.start_soon(_stop_with_engine, engine, server)
-        await server.serve([listener])
-        nursery.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as nursery:
+            await nursery.start(_stop_on_signal, engine, server, grace)
+            nursery.start_soon(_stop_with_engine, engine, server)
+            await server.serve([listener])
+            nursery.cancel_scope.cancel()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 async def _stop_on_signal(
