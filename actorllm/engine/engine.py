@@ -176,9 +176,15 @@ class Engine:
     def cache_events(self, capacity: int = 1024) -> AbstractContextManager[Subscription]:
         """Subscribe to what the prefix cache holds: `with engine.cache_events() as news: async for ...`.
 
-        Up to `capacity` news wait for the reader; what comes then is lost, and the next ones count it.
-        Raises UsageError unless the engine was configured with `enable_kv_cache_events`.
+        Up to `capacity` news wait for the reader; what comes then is lost, and the next ones count it. They
+        begin now, and nothing tells what the cache holds already: with `reset_prefix_cache` both sides begin
+        empty. The iteration ends with the engine, and when the block is left.
+
+        Raises UsageError for another capacity than a whole number, and unless the engine was configured with
+        `enable_kv_cache_events`.
         """
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 0:
+            raise UsageError(f"the capacity must be an integer of at least 0, not {capacity!r}")
         if not self.config.enable_kv_cache_events:
             raise UsageError("no cache events: the engine's enable_kv_cache_events is False")
         return self._ring.door.subscribe(capacity)

@@ -18,7 +18,8 @@ class CacheNews:
 
     sequence  counts the news of the engine, from 0
     num_lost  how many news before this one came while the subscriber's buffer was full
-    events    blocks stored, blocks removed, cache cleared
+    events    blocks stored, blocks removed, cache cleared; empty when the engine has ended, and all that is
+              left to tell is num_lost
     """
 
     sequence: int
@@ -27,13 +28,13 @@ class CacheNews:
 
 
 class Subscription:
-    """Iterate it for news. It ends with the engine; up to `capacity` news wait in it."""
+    """Iterate it for news. It ends with the engine or its block; up to `capacity` news wait in it."""
 
     def __init__(self, capacity: int) -> None:
         self._port: MemoryObjectSendStream[CacheEvents]
         self._inbox: MemoryObjectReceiveStream[CacheEvents]
         self._port, self._inbox = anyio.create_memory_object_stream[CacheEvents](capacity)
-        self._next: int | None = None
+        self._next = self._offered = 0
         self._error: ActorLLMError | None = None
 
     def __aiter__(self) -> "Subscription":
@@ -43,19 +44,24 @@ class Subscription:
         """The next news. Raises EngineDied when the engine has died."""
         try:
             news = await self._inbox.receive()
-        except anyio.EndOfStream:
-            if isinstance(self._error, EngineDied):
-                raise again(self._error) from None
+        except anyio.ClosedResourceError:
             raise StopAsyncIteration from None
-        assert self._next is not None, "news that were not offered"
+        except anyio.EndOfStream:
+            if self._error is not None and self._offered > self._next:
+                news = CacheEvents(self._offered, ())
+            elif isinstance(self._error, EngineDied):
+                raise again(self._error) from None
+            else:
+                raise StopAsyncIteration from None
         lost = news.sequence - self._next
         self._next = news.sequence + 1
         return CacheNews(news.sequence, lost, news.events)
 
     def offer(self, news: CacheEvents) -> None:
         """Put news into the buffer; they are lost if it is full, and the next ones tell."""
-        if self._next is None:
+        if self._offered == 0:
             self._next = news.sequence
+        self._offered = news.sequence + 1
         with suppress(anyio.WouldBlock):
             self._port.send_nowait(news)
 

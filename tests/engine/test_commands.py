@@ -11,7 +11,7 @@ from actorllm import CommandFailed, Engine, EngineClosed, Parts, SamplingParams,
 from actorllm.actors.worker import Runner
 from actorllm.checkpoint import Checkpoint
 from actorllm.config import EngineConfig
-from actorllm.engine.events import CacheNews
+from actorllm.engine.events import CacheNews, Subscription
 from actorllm.messages import BlocksRemoved, BlocksStored, CacheCleared, unpack
 from actorllm.model.hash import HashRunner
 
@@ -305,6 +305,43 @@ async def test_news_end_with_the_engine() -> None:
             assert [each async for each in late] == []
     with engine.cache_events() as later:
         assert [each async for each in later] == []
+
+
+async def test_what_is_lost_at_the_end_is_told_at_the_end() -> None:
+    async with Engine(config(enable_kv_cache_events=True)) as engine:
+        with engine.cache_events(1) as slow, engine.cache_events() as quick:
+            for prompt in PROMPTS:
+                await engine.generate(prompt, PARAMS)
+            engine.close()
+            everything = [each async for each in quick]
+            first, last = [each async for each in slow]
+    assert first == everything[0]
+    assert last == CacheNews(len(everything), len(everything) - 1, ())
+    assert last.num_lost > 0
+
+
+async def test_news_end_when_the_block_is_left() -> None:
+    async with Engine(config(enable_kv_cache_events=True)) as engine, anyio.create_task_group() as nursery:
+        heard: list[CacheNews] = []
+        ended = anyio.Event()
+
+        async def listen(news: Subscription) -> None:
+            heard.extend([each async for each in news])
+            ended.set()
+
+        with engine.cache_events() as news:
+            nursery.start_soon(listen, news)
+            await several_turns()
+        with anyio.fail_after(10):
+            await ended.wait()
+        assert [each async for each in news] == heard == []
+
+
+@pytest.mark.parametrize("capacity", [-1, None, 1.5, "3", True])
+async def test_a_capacity_is_a_whole_number(capacity: Any) -> None:
+    async with Engine(config(enable_kv_cache_events=True)) as engine:
+        with pytest.raises(UsageError, match=f"must be an integer of at least 0, not {capacity!r}"):
+            engine.cache_events(capacity)
 
 
 async def test_an_engine_that_tells_nothing_says_so() -> None:

@@ -206,6 +206,14 @@ BUGS = (
         caught_by="news are lost before",
     ),
     Bug(
+        "a subscriber is not told what it has lost at the end",
+        "calm",
+        Subscription,
+        "__anext__",
+        {"self._offered > self._next": "False"},
+        caught_by="news, but none after number",
+    ),
+    Bug(
         "a subscription drops what came last when it ends",
         "calm",
         Subscription,
