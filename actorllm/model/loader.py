@@ -30,12 +30,6 @@ class Weights:
     norms: dict[str, Tensor] = field(default_factory=dict)
 
 
-def resolve_dtype(wanted: str, stored: str) -> torch.dtype:
-    """The dtype to compute in: `wanted`, or for auto float32 where the checkpoint is, else bfloat16."""
-    name = wanted if wanted != "auto" else "float32" if stored == "float32" else "bfloat16"
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
-
-
 def load_weights(program: Program, tensors: Mapping[str, RawTensor], dtype: torch.dtype) -> Weights:
     """The weights that a program names: matrices and biases in `dtype`, norms in float32.
 

@@ -13,11 +13,16 @@ from ..config import EngineConfig
 from ..cores.batch import Float32, StepInputs
 from ..errors import ConfigError
 from .compiler import Compiler, Limits, NativeWeights, slab_bytes
+from .dtypes import resolve_dtype
 from .packed import load_packed
 from .program import Program
 
 BLOCK = 16
 """The kernels' tiles have so many keys, and blocks of the cache whole tiles."""
+
+
+MOST_HEAD = 256
+"""Numbers of a head at most."""
 
 
 class NativeModel:
@@ -34,6 +39,7 @@ class NativeModel:
         limits: Limits,
         integers: Activation = Activation.INT16,
     ) -> None:
+        self._limits = limits
         self._num_threads = limits.num_threads
         self._vocab_size = program.vocab_size
         compiler = Compiler(program, weights, kernels, limits, integers)
@@ -52,6 +58,8 @@ class NativeModel:
         table = np.ascontiguousarray(inputs.block_table)
         slots = np.ascontiguousarray(inputs.slot_mapping)
         num_wanted = len(inputs.logits_indices)
+        assert len(inputs.input_ids) <= self._limits.tokens, "more tokens than a step may have"
+        assert num_wanted <= self._limits.wanted, "more sampling rows than a step may have"
         step = Step(
             len(inputs.input_ids),
             len(inputs.seq_lens),
@@ -109,6 +117,11 @@ class NativeBackEnd:
                 f"block_size is {config.block_size}, but the native kernels take multiples of {BLOCK}; "
                 "with ACTORLLM_CPU_KERNELS=reference any will do"
             )
+        if program.head_dim > MOST_HEAD:
+            raise ConfigError(
+                f"the model's heads have {program.head_dim} numbers, but the native kernels take {MOST_HEAD} "
+                "at most; with ACTORLLM_CPU_KERNELS=reference any will do"
+            )
         self.slab_bytes = slab_bytes(program, config.block_size)
         self._program = program
         self._checkpoint = checkpoint
@@ -128,7 +141,8 @@ class NativeBackEnd:
             block_size=config.block_size,
             num_threads=config.num_threads or available_cores(),
         )
-        weights = load_packed(self._program, self._checkpoint, config.dtype)
+        dtype = resolve_dtype(config.dtype, self._checkpoint.architecture.dtype)
+        weights = load_packed(self._program, self._checkpoint, dtype)
         integers = Activation[config.activation_dtype.upper()]
         self._model = NativeModel(self._program, weights, self._kernels, limits, integers)
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,8 @@ VERSION = 1
 """Of the layout; another one is packed anew."""
 
 _PAGE = 4096
+_HALF = ".packing-"
+_STALE_SECONDS = 3600
 
 
 def load_packed(program: Program, checkpoint: Checkpoint, dtype: str) -> NativeWeights:
@@ -52,15 +55,12 @@ def load_packed(program: Program, checkpoint: Checkpoint, dtype: str) -> NativeW
 
 def pack(tensor: RawTensor, dtype: str) -> Packed:
     """One matrix in the form that suits how it is stored."""
-    if tensor.dtype == "BF16" or (tensor.dtype == "F16" and dtype != "float32"):
+    if dtype == "float32":
+        return pack_floats(tensor.to_float32())
+    if tensor.dtype in ("BF16", "F16"):
         return pack_floats(tensor.data)
-    codes = (
-        None if tensor.dtype in ("F32", "F16") or dtype == "float32" else from_ggml(tensor.dtype, tensor.data)
-    )
-    if codes is not None:
-        return pack_codes(codes)
-    values = tensor.to_float32()
-    return pack_floats(values if dtype == "float32" else bfloat16(values))
+    codes = None if tensor.dtype == "F32" else from_ggml(tensor.dtype, tensor.data)
+    return pack_floats(bfloat16(tensor.to_float32())) if codes is None else pack_codes(codes)
 
 
 def bfloat16(values: Float32) -> NDArray[np.uint16]:
@@ -126,16 +126,23 @@ def _read(path: Path) -> dict[str, Packed] | None:
             if header.get("size") != os.fstat(file.fileno()).st_size:
                 return None
             whole = np.memmap(file, np.uint8, "r")
-    except (OSError, ValueError):
+        return {
+            name: Packed(Form(form), outputs, columns, _view(whole, start, shape))
+            for name, form, outputs, columns, start, shape in header["matrices"]
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return {
-        name: Packed(Form(form), outputs, columns, _view(whole, start, shape))
-        for name, form, outputs, columns, start, shape in header["matrices"]
-    }
 
 
 def _view(whole: NDArray[np.uint8], start: int, shape: list[int]) -> NDArray[np.uint8]:
     return whole[start : start + int(np.prod(shape))].reshape(shape)
+
+
+def _remove_stale(directory: Path) -> None:
+    """Files that a killed process left half written."""
+    for half in directory.glob(f"{_HALF}*"):
+        if half.stat().st_mtime < time.time() - _STALE_SECONDS:
+            half.unlink(missing_ok=True)
 
 
 def _write(path: Path, matrices: Mapping[str, Packed]) -> dict[str, Packed] | None:
@@ -148,7 +155,8 @@ def _write(path: Path, matrices: Mapping[str, Packed]) -> dict[str, Packed] | No
     header = json.dumps({"size": at, "matrices": places}).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        _remove_stale(path.parent)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_HALF, delete=False) as file:
             try:
                 file.write(len(header).to_bytes(8, "little") + header)
                 for place, packed in zip(places, matrices.values(), strict=True):

@@ -6,8 +6,9 @@ from torch.profiler import ProfilerActivity, profile
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..cores.batch import StepInputs
+from .dtypes import resolve_dtype
 from .interpreter import Interpreter
-from .loader import load_weights, resolve_dtype
+from .loader import load_weights
 from .program import Program
 
 
@@ -19,7 +20,8 @@ class ReferenceBackEnd:
             torch.set_num_threads(config.num_threads)
         self._program = program
         self._checkpoint = checkpoint
-        self._dtype = resolve_dtype(config.dtype, checkpoint.architecture.dtype)
+        name = resolve_dtype(config.dtype, checkpoint.architecture.dtype)
+        self._dtype: torch.dtype = getattr(torch, name)
         self._cell = (config.block_size, 2, program.num_kv_heads, program.head_dim)
         self.slab_bytes = torch.Size(self._cell).numel() * self._dtype.itemsize
         self._cache = torch.zeros(0)

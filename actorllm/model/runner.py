@@ -10,6 +10,7 @@ from ..cores.batch import Batch, Int32, StepInputs
 from ..errors import ConfigError, KernelsMissing, UsageError
 from ..messages import RunStep
 from .capacity import capacity
+from .dtypes import resolve_dtype
 from .families import program_of
 from .program import Program
 from .sampler import sample
@@ -135,10 +136,8 @@ def native_back_end(program: Program, checkpoint: Checkpoint, config: EngineConf
     from actorllm_kernels.cpu.isa import InvalidSetting
 
     try:
-        exact = config.dtype == "float32" or (
-            config.dtype == "auto" and checkpoint.architecture.dtype == "float32"
-        )
-        if exact and kernels_mode() != "native":
+        is_exact = resolve_dtype(config.dtype, checkpoint.architecture.dtype) == "float32"
+        if is_exact and kernels_mode() != "native":
             return None
         library = native_library()
     except InvalidSetting as error:

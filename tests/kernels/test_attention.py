@@ -143,3 +143,15 @@ def test_a_score_far_above_all_others_takes_all(kernels: Kernels, at: int, soft_
     request.rows[:, 3] = np.where(np.arange(1056)[:, None] == at, 16, -16)
     got = Attention(kernels, case, turn).step([(request, 0, 1056)])[0]
     assert (got[at:] == request.rows[at, 4]).all()
+
+
+def test_what_is_not_finite_stays_with_its_request(kernels: Kernels) -> None:
+    """Its keys and values lie in the cache as zeros: another one does not see them, but reads them."""
+    case = Case(1, 2, 16, 16, (20,))
+    attention = Attention(kernels, case, quarter_turns(16, 32))
+    broken, other = random_request(case, 20, 1), random_request(case, 5, 2)
+    broken.rows[:, :, ::3] = np.nan
+    broken.rows[:, :, 1::3] = np.inf
+    attention.step([(broken, 0, 20)])
+    other.blocks = broken.blocks[-1:]  # it writes 5 of the 16 slots
+    assert np.isfinite(attention.step([(other, 0, 5)])[0]).all()

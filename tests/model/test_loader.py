@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from actorllm.checkpoint import Architecture, RawTensor, tensor_shapes
+from actorllm.model.dtypes import resolve_dtype
 from actorllm.model.families import program_of
-from actorllm.model.loader import load_weights, resolve_dtype
+from actorllm.model.loader import load_weights
 from actorllm.model.program import Norm, Program
 
 ARCHITECTURE = Architecture(
@@ -41,16 +42,16 @@ def tensors() -> dict[str, RawTensor]:
 @pytest.mark.parametrize(
     ("wanted", "stored", "dtype"),
     [
-        ("auto", "float32", torch.float32),
-        ("auto", "bfloat16", torch.bfloat16),
-        ("auto", "float16", torch.bfloat16),
-        ("auto", "Q4_1", torch.bfloat16),
-        ("float16", "float32", torch.float16),
-        ("float32", "Q4_1", torch.float32),
-        ("bfloat16", "float32", torch.bfloat16),
+        ("auto", "float32", "float32"),
+        ("auto", "bfloat16", "bfloat16"),
+        ("auto", "float16", "bfloat16"),
+        ("auto", "Q4_1", "bfloat16"),
+        ("float16", "float32", "float16"),
+        ("float32", "Q4_1", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
     ],
 )
-def test_auto_is_float32_only_for_float32(wanted: str, stored: str, dtype: torch.dtype) -> None:
+def test_auto_is_float32_only_for_float32(wanted: str, stored: str, dtype: str) -> None:
     assert resolve_dtype(wanted, stored) == dtype
 
 

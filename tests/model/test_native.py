@@ -3,16 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from actorllm_kernels.cpu.library import Kind
+from actorllm_kernels.cpu.build import load
+from actorllm_kernels.cpu.library import Kernels, Kind
 
 from actorllm.errors import ConfigError
-from actorllm.model.native import NativeModel
+from actorllm.model.families import program_of
+from actorllm.model.native import NativeBackEnd, NativeModel
 from actorllm.model.reference import ReferenceBackEnd
 from actorllm.model.runner import open_runner
 
@@ -113,6 +116,21 @@ def test_blocks_are_whole_tiles(tmp_path: Path) -> None:
             for size in (16, block_size)
         )
         assert np.array_equal(one, other)
+
+
+def test_heads_that_are_too_large_are_named(tmp_path: Path) -> None:
+    checkpoint = quantised_checkpoint(tmp_path, "Q4_0")
+    program = replace(program_of(checkpoint.architecture), head_dim=272)
+    with pytest.raises(ConfigError, match=r"heads have 272 numbers, .* 256 at most"):
+        NativeBackEnd(program, checkpoint, config_of(checkpoint), Kernels(load()))
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [(torch.bfloat16, "float32"), (torch.float32, "auto")])
+def test_float32_is_not_rounded_to_bfloat16(tmp_path: Path, stored: torch.dtype, dtype: str) -> None:
+    checkpoint = saved("llama", tmp_path, stored)
+    exact = some_logits(ReferenceBackEnd, checkpoint, dtype="float32")
+    rounded = distance(some_logits(native, checkpoint, dtype="bfloat16"), exact)
+    assert distance(some_logits(native, checkpoint, dtype=dtype), exact) < 0.8 * rounded
 
 
 def test_a_native_worker_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:

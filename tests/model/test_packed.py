@@ -101,8 +101,20 @@ def test_each_dtype_has_its_own(native_cache: Path, tmp_path: Path, count: list[
         lambda whole: bytes(len(whole)),
         lambda whole: b"\xff" * len(whole),
         lambda whole: (2).to_bytes(8, "little") + b"{}" + whole[10:],
+        lambda whole: (2).to_bytes(8, "little") + b"[]" + whole[10:],
+        lambda whole: (1).to_bytes(8, "little") + b"7" + whole[9:],
     ],
-    ids=["a byte short", "five bytes", "empty", "a byte long", "zeros", "ones", "no size"],
+    ids=[
+        "a byte short",
+        "five bytes",
+        "empty",
+        "a byte long",
+        "zeros",
+        "ones",
+        "no size",
+        "a list",
+        "a number",
+    ],
 )
 def test_what_is_not_whole_is_packed_anew(
     native_cache: Path, tmp_path: Path, count: list[str], spoil: Callable[[bytes], bytes]

@@ -50,7 +50,7 @@ template <int PLANES>
 INLINE void put_integers(IntBlock<PLANES>& block, int row, int spans, F first, F second) {
     constexpr float MOST = PLANES == 1 ? 127.0f : 32639.0f;  // 32639 = 127 * 256 + 127
     const float size = largest(max(abs(first), abs(second)));
-    const float inverse = size > 0 ? MOST / size : 0.0f;
+    const float inverse = size > 1e-30f ? MOST / size : 0.0f;  // what is smaller is zero
     const float scale = size / MOST;
     const I a = nearest(first * splat(inverse)), b = nearest(second * splat(inverse));
     if (PLANES == 1) {

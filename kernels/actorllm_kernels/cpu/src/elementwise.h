@@ -152,10 +152,16 @@ INLINE void turn(const float* head, const Turn& by, const float* norm, int64_t s
 
 INLINE void round_head(const float* head, int64_t size, int64_t padded, float scale, uint16_t* to) {
     for (int64_t i = 0; i < padded; i += LANES) {
-        const F x = size > i ? load_some(head + i, (int)(size - i)) : F{};
-        const U16 rounded = to_bf16(x * splat(scale));
+        const F x = (size > i ? load_some(head + i, (int)(size - i)) : F{}) * splat(scale);
+        const U16 rounded = to_bf16(x);
         std::memcpy(to + i, &rounded, sizeof rounded);
     }
+}
+
+// What is not finite in bfloat16 would be: a key that nobody sees has weight 0, and 0 * NaN is NaN.
+INLINE void make_finite(float* head, int64_t size) {
+    for (int64_t i = 0; i < size; i++)
+        if (!(std::fabs(head[i]) < 3.38e38f)) head[i] = 0;
 }
 
 // One token's row of q, k and v: q is turned, scaled and rounded to `queries`, k and v go into the cache.
@@ -170,12 +176,15 @@ static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t
     const int64_t block = slot / heads.block_size, offset = slot % heads.block_size;
     for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
         turn(row, by, by.k_norm, heads.size, turned);
+        make_finite(turned, heads.size);
         round_head(turned, heads.size, heads.padded, 1.0f, rounded);
         uint16_t* to = keys_of(cache, heads, block, h) + offset / 16 * 16 * heads.padded + offset % 16 * 2;
         for (int64_t i = 0; i < heads.padded; i += 2) std::memcpy(to + i * 16, rounded + i, 4);
     }
     for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
-        round_head(row, heads.size, heads.padded, 1.0f, rounded);
+        std::memcpy(turned, row, heads.size * sizeof(float));
+        make_finite(turned, heads.size);
+        round_head(turned, heads.size, heads.padded, 1.0f, rounded);
         uint16_t* to = values_of(cache, heads, block, h) + offset / 2 * 2 * heads.padded + offset % 2;
         for (int64_t i = 0; i < heads.padded; i++) to[2 * i] = rounded[i];
     }
