@@ -29,6 +29,7 @@ lint: $(INSTALLED)
 
 model: $(INSTALLED)
 	$(BIN)/actorllm fetch $(MODEL)
+	$(BIN)/actorllm fetch gemma3-270m
 
 # torch first and by its exact version, so that nothing else chooses a build for it
 $(INSTALLED): pyproject.toml
