@@ -18,7 +18,7 @@ from actorllm.wire.recording import MARK, RecordingReader, Turn, pack_start, pac
 
 from .engine.build import config
 
-HEADER = {"model": "hash", "version": "0"}
+HEADER: dict[str, Any] = {"model": "hash", "version": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,13 @@ def test_a_file_whose_end_is_missing(
 ) -> None:
     assert run(written(tmp_path / "cut", recording.read_bytes()[:-3])) == 0
     assert "the recording ends within a turn, as when its process is killed" in capsys.readouterr().out
+
+
+def test_a_gap_before_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(written(tmp_path / "late", pack_start(HEADER | {"num_lost": 7}, {}))) == 0
+    assert "there is a gap before them: 7 turns were not recorded" in capsys.readouterr().out
+    assert run(written(tmp_path / "odd", pack_start(HEADER | {"num_lost": "many"}, {}))) == 0
+    assert "gap" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ def _summary(report: Report) -> str:
         f"{report.num_turns} turns of {report.num_actors} actors, {report.num_messages} messages, "
         f"{report.seconds:.1f} s: they say the same"
     ]
+    if report.num_lost > 0:
+        lines.append(f"there is a gap before them: {report.num_lost} turns were not recorded")
     if report.crash is not None:
         lines.append(f"{report.crash}, as it did then")
     if report.cut:

@@ -42,8 +42,9 @@ class Recorder:
 
     It is told of a turn when it is over, and nothing else happens meanwhile; so all cores are between two
     turns, and a snapshot can be taken. Mail on its way is in later turns. A turn is lost when the disk is too
-    far behind, or when it does not fit into its segment; then a new segment begins behind it. `record` never
-    raises: what goes wrong ends the recording, and `statistics` tells.
+    far behind, or when it does not fit into its segment; then a new segment begins behind it, or later, when
+    all cores are idle, if its snapshot is too large now. `record` never raises: what goes wrong ends the
+    recording, and `statistics` tells.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class Recorder:
         self._writer = writer
         self._share = max_bytes // SEGMENTS
         self._size = 0
-        self._gap = False
-        self._turns = self._lost = 0
+        self._gap = self._is_crowded = False
+        self._turns = self._lost = self._told = 0
         self._on_way: dict[int, tuple[Any, bytes]] = {}
         self._segments = 1
         self._put(self._start())
@@ -116,10 +117,25 @@ class Recorder:
         else:
             self._lost += 1
         if self._gap and self._writer.num_pending <= QUEUE // 2:
-            self._gap = False
-            self._segments += 1
-            self._size = 0
-            self._put(self._start(), begins=True)
+            self._end_gap()
+
+    def _end_gap(self) -> None:
+        """Begin a new segment, unless what the cores hold now is too large for it."""
+        idle = all(core.idle for core in self._cores.values())
+        if self._is_crowded and not idle:
+            return
+        try:
+            start = self._start()
+        except _TooLargeError:
+            if idle:
+                raise
+            self._is_crowded = True
+            return
+        self._gap = self._is_crowded = False
+        self._told = self._lost
+        self._segments += 1
+        self._size = 0
+        self._put(start, begins=True)
 
     def _uttered(self, message: Any) -> bytes:
         """A message encoded, and kept for when it is heard: mostly within a few turns."""
@@ -139,12 +155,17 @@ class Recorder:
 
     def _start(self) -> bytes:
         """What a segment begins with, now."""
-        start = beginning(self._cores, self._shared, self._header)
+        header = {**self._header, "num_lost": self._lost - self._told}
+        start = beginning(self._cores, self._shared, header)
         if len(start) > self._share // 2:
             least = 2 * SEGMENTS * len(start)
             text = f"record_max_bytes must be at least {least}: a snapshot takes {len(start)} bytes"
-            raise ConfigError(text)
+            raise _TooLargeError(text)
         return start
+
+
+class _TooLargeError(ConfigError):
+    """A snapshot takes too much of its segment."""
 
 
 def beginning(

@@ -74,6 +74,7 @@ class Report:
     """What came of a replay.
 
     version     of the actorllm that recorded
+    num_lost    turns between the segment before this one and its first turn, which are in none
     num_actors  whose cores were run
     num_turns   that were run, and num_messages that were fed
     seconds     from the first turn to the last
@@ -83,6 +84,7 @@ class Report:
     """
 
     version: str
+    num_lost: int
     num_actors: int
     num_turns: int = 0
     num_messages: int = 0
@@ -126,7 +128,9 @@ class _Replay:
         if header is None or snapshots is None:
             raise DecodeError("the recording ends before its first turn")
         self._cores = _load_all(snapshots, model or _checked(header["model"]))
-        self._report = Report(version=printable(str(header.get("version"))), num_actors=len(self._cores))
+        version, lost = printable(str(header.get("version"))), header.get("num_lost")
+        num_lost = lost if isinstance(lost, int) else 0
+        self._report = Report(version=version, num_lost=num_lost, num_actors=len(self._cores))
         self._begun: float | None = None
 
     def run(self) -> Report:

@@ -261,6 +261,51 @@ async def test_a_turn_too_long_for_a_segment_is_lost_and_the_next_are_not(tmp_pa
     assert (report.num_turns, report.num_messages, report.difference) == (1, 1, None)
 
 
+async def test_a_snapshot_too_large_for_its_segment_leaves_a_gap_until_the_cores_are_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, core, word = tmp_path / "turns", KVPool(16, 16), [ResetPool(1)]
+    async with open_recorder(
+        recorded(path, record_max_bytes=1 << 16), {"kvpool": core}, TOKENIZER
+    ) as recorder:
+        assert recorder is not None
+
+        def record_a_turn(content: bytes, is_idle: bool, fed: list[Any]) -> tuple[int, int, Any]:
+            monkeypatch.setattr(KVPool, "idle", is_idle)
+            core.content = content  # type: ignore[attr-defined]
+            recorder.record("kvpool", None, fed, ())
+            counts = recorder.statistics()
+            return counts["num_segments"], counts["num_lost"], counts["died"]
+
+        huge, large = [Rendered(1, bytes(1 << 16))], bytes(1 << 15)
+        assert record_a_turn(large, False, huge) == (1, 1, None)
+        assert record_a_turn(large, False, word) == (1, 2, None)
+        assert record_a_turn(b"", False, word) == (1, 3, None)
+        assert record_a_turn(b"", True, word) == (2, 4, None)
+        assert record_a_turn(b"", True, word) == (2, 4, None)
+        assert "record_max_bytes must be at least" in record_a_turn(large, True, huge)[2]
+    report = await again(path)
+    assert (report.num_turns, report.num_lost, report.difference) == (1, 4, None)
+
+
+async def test_a_burst_leaves_a_gap_and_what_comes_later_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "turns"
+    async with Engine(recorded(path, record_max_bytes=SMALL, verify=False)) as engine:
+        async with anyio.create_task_group() as nursery:
+            for prompt in prompts(200):
+                nursery.start_soon(engine.generate(prompt, SamplingParams(max_tokens=10))._collect)
+        await engine.check()
+        lost = (await engine.statistics())["record"]["num_lost"]
+        await engine.generate("hello", SamplingParams(max_tokens=3))
+        await engine.check()
+        statistics = (await engine.statistics())["record"]
+    assert statistics["died"] is None
+    assert statistics["num_lost"] == lost > 100
+    reports = [await again(file) for file in files_in(tmp_path)]
+    assert [report.difference for report in reports] == [None, None]
+    assert max(report.num_lost for report in reports) > 100
+
+
 async def test_the_turn_in_which_a_core_crashes_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
