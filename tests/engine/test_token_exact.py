@@ -236,6 +236,7 @@ async def test_the_default_model(smollm2: Reference) -> None:
 
 
 @pytest.mark.longest
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it takes a minute
 async def test_gemma3_270m_beyond_its_window(gemma3: Reference) -> None:
     prompts, expected = gemma3
     assert len(prompts[-1]) > 512 + NUM_TOKENS
