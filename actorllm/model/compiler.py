@@ -205,7 +205,7 @@ class Compiler:
             return self._ready[key]
         view = self._views.get(name, _View(name))
         source = self._buffer(view.source)
-        width = self.program.widths[name]
+        width = self.program.widths[HIDDEN if view.wanted else name]
         rows = self.limits.wanted if view.wanted else self.limits.tokens
         blocks = -(-width // GROUP)
         shape = (activation, rows, blocks)
@@ -297,7 +297,6 @@ class Compiler:
         packed = self.weights.matrices[operation.weight]
         self.soft_cap = operation.soft_cap
         self.logits = self._zeros((self.limits.wanted, _padded(packed.outputs, LANES)), np.float32)
-        self.program.widths.setdefault("wanted", self.program.widths[HIDDEN])
         self._define("wanted", _View(HIDDEN, norm=operation.norm, wanted=True))
         self._product("wanted", packed, self.logits, 0, None, wanted=True)
 

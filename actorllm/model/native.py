@@ -40,7 +40,6 @@ class NativeModel:
         integers: Activation = Activation.INT16,
     ) -> None:
         self._limits = limits
-        self._num_threads = limits.num_threads
         self._vocab_size = program.vocab_size
         compiler = Compiler(program, weights, kernels, limits, integers)
         self._kept = compiler.compile()
@@ -74,11 +73,11 @@ class NativeModel:
             inputs.logits_indices.ctypes.data,
         )
         if profile is None:
-            self._running.step(step, self._num_threads)
+            self._running.step(step, self._limits.num_threads)
         else:
             for number, kind in enumerate(self.kinds):
                 begun = time.perf_counter()
-                self._running.step(step, self._num_threads, number, number + 1)
+                self._running.step(step, self._limits.num_threads, number, number + 1)
                 profile.add(kind.name.lower(), begun, time.perf_counter())
         logits: Float32 = self._logits[:num_wanted, : self._vocab_size]
         return np.tanh(logits / self._soft_cap) * self._soft_cap if self._soft_cap else logits

@@ -141,21 +141,16 @@ class Kernels:
         self._step = library.actorllm_step
         self._step.argtypes = (c_void_p, ctypes.POINTER(Step), ctypes.c_int, ctypes.c_int, ctypes.c_int)
         self._step.restype = None
-        for name in ("sizes", "activation_bytes", "weight_bytes"):
+        for name in ("sizes", "activation_bytes"):
             function = getattr(library, f"actorllm_{name}")
             function.argtypes, function.restype = (ctypes.c_int,), c_int64
         self._activation_bytes = library.actorllm_activation_bytes
-        self._weight_bytes = library.actorllm_weight_bytes
         for which, structure in enumerate((Op, Shape, Step)):
             assert library.actorllm_sizes(which) == ctypes.sizeof(structure), f"{structure.__name__} differs"
 
     def activation_bytes(self, activation: Activation) -> int:
         """Bytes of 16 rows and 32 columns of a product's left side."""
         return int(self._activation_bytes(activation))
-
-    def weight_bytes(self, form: Form) -> int:
-        """Bytes of 16 outputs and 32 columns of a packed weight."""
-        return int(self._weight_bytes(form))
 
     def open(self, ops: list[Op], shape: Shape, num_threads: int) -> "Running":
         """A program, ready to run on so many threads; what its pointers point to must outlive it."""

@@ -240,6 +240,4 @@ int64_t actorllm_sizes(int which) {
 }
 
 int64_t actorllm_activation_bytes(int activation) { return block_size(activation); }
-
-int64_t actorllm_weight_bytes(int weights) { return strip_block_bytes(weights); }
 }
