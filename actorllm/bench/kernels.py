@@ -33,6 +33,7 @@ MOST_PREFILLS = 5
 
 KINDS = {
     "linear": "linears",
+    "gated": "linears",
     "attend": "attention",
     "join": "attention",
     "rotate": "rotary, KV",

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import numpy as np
 from actorllm_kernels.cpu.library import Activation, Kernels
-from actorllm_kernels.cpu.packing import LANES, Packed
+from actorllm_kernels.cpu.packing import LANES, STRIP, Packed
 
 from ..cores.batch import Batch
 from ..messages import NewRow, RunStep, Sampling, pack, pack_ids
@@ -43,7 +43,7 @@ def product_rate(packed: Packed, kernels: Kernels, integers: Activation, num_thr
     """
     strip_bytes = packed.data.nbytes // len(packed.data)
     strips = max(1, min(len(packed.data), CACHED_BYTES // strip_bytes))
-    outputs = min(packed.outputs, strips * LANES)
+    outputs = min(packed.outputs, strips * STRIP)
     part = Packed(packed.form, outputs, packed.columns, packed.data[:strips])
     program = Program(
         operations=(Linear(HIDDEN, ("matrix",), "target"),) * PRODUCTS,

@@ -1,7 +1,7 @@
 """Makes of a program the operations of the CPU kernels, over buffers that are allocated once.
 
 A norm before a product, and a gate, are computed on the way into the product's left side, so that no
-buffer holds them.
+buffer holds them; where two products of one form are gated, not even their sums are kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Any, assert_never
 import numpy as np
 from actorllm_kernels.cpu.library import Activation, Form, Heads, Kernels, Kind, Op, Shape
 from actorllm_kernels.cpu.library import Gate as GateKind
-from actorllm_kernels.cpu.packing import GROUP, LANES, Packed
+from actorllm_kernels.cpu.packing import GROUP, LANES, STRIP, Packed
 from numpy.typing import NDArray
 
 from ..cores.batch import Float32
-from .program import HIDDEN, Attend, Embed, Gate, Head, Linear, Norm, Program
+from .program import HIDDEN, Attend, Embed, Gate, Head, Linear, Norm, Operation, Program
 
 _GATES = {"silu": GateKind.SILU, "gelu_tanh": GateKind.GELU_TANH}
 
@@ -46,6 +46,18 @@ def slab_bytes(program: Program, block_size: int) -> int:
     return block_size * program.num_kv_heads * 2 * _padded(program.head_dim, LANES) * 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """The left side of products, and the number of the operation that makes it."""
+
+    blocks: NDArray[np.uint8]
+    maker: int
+
+
+_Key = tuple[str, Activation, tuple[int, int]]
+"""Of a left side: which buffer or view, what its numbers become, and what the weights want."""
+
+
 @dataclass(slots=True)
 class _View:
     """What a named buffer holds that is only computed on the way into a product."""
@@ -72,30 +84,42 @@ class Compiler:
     _kept: list[Any] = field(default_factory=list)
     _buffers: dict[str, Float32] = field(default_factory=dict)
     _views: dict[str, _View] = field(default_factory=dict)
-    _ready: dict[tuple[str, Activation, int], NDArray[np.uint8]] = field(default_factory=dict)
+    _ready: dict[_Key, _Left] = field(default_factory=dict)
     _queries: NDArray[np.uint16] | None = None
-    _lefts: dict[tuple[Activation, int, int], NDArray[np.uint8]] = field(default_factory=dict)
+    _lefts: dict[tuple[Activation, int, int, bool], NDArray[np.uint8]] = field(default_factory=dict)
 
     def compile(self) -> list[Any]:
         """Fill `ops`, `shape` and `logits`; what is returned must be kept as long as they are used."""
         self._make_shape()
-        for operation in self.program.operations:
-            match operation:
-                case Embed():
-                    self._embed(operation)
-                case Norm():
-                    self._norm(operation)
-                case Linear():
-                    self._linear(operation)
-                case Attend():
-                    self._attend(operation)
-                case Gate():
-                    self._define(operation.target, _View(operation.source, gate=_GATES[operation.activation]))
-                case Head():
-                    self._head(operation)
-                case _:
-                    assert_never(operation)
+        operations = list(self.program.operations)
+        while operations:
+            match operations:
+                case [Linear() as both, Gate() as gate, Linear() as down, *rest] if (
+                    self._fits(both, gate, down) and not _reads(rest, both.target, gate.target)
+                ):
+                    self._gated(both, gate, down)
+                    operations = rest
+                case [operation, *rest]:
+                    self._one(operation)
+                    operations = rest
         return self._kept
+
+    def _one(self, operation: Operation) -> None:
+        match operation:
+            case Embed():
+                self._embed(operation)
+            case Norm():
+                self._norm(operation)
+            case Linear():
+                self._linear(operation)
+            case Attend():
+                self._attend(operation)
+            case Gate():
+                self._define(operation.target, _View(operation.source, gate=_GATES[operation.activation]))
+            case Head():
+                self._head(operation)
+            case _:
+                assert_never(operation)
 
     # -- memory -------------------------------------------------------------------------------------
 
@@ -197,27 +221,35 @@ class Compiler:
         )
         self._wrote(operation.target)
 
-    def _left(self, name: str, form: Form) -> NDArray[np.uint8]:
+    def _blocks(self, activation: Activation, rows: int, width: int, gated: bool) -> NDArray[np.uint8]:
+        """Memory for a left side. Those of one shape share it: only one of them is ready at a time.
+
+        That which a gate makes is not the one that the gate's own products read.
+        """
+        blocks = -(-width // GROUP)
+        shape = (activation, rows, blocks, gated)
+        if shape not in self._lefts:
+            size = -(-rows // LANES) * blocks * self.kernels.activation_bytes(activation)
+            self._lefts[shape] = self._zeros((size,), np.uint8)
+        memory = self._lefts[shape]
+        self._ready = {key: other for key, other in self._ready.items() if other.blocks is not memory}
+        return memory
+
+    def _left(self, name: str, form: Form) -> _Left:
         """The buffer or view of this name as the left side of a product with weights of this form."""
         activation = _activation(form, self.integers)
-        key = (name, activation, form.spans)
+        key = (name, activation, form.wants)
         if key in self._ready:
             return self._ready[key]
         view = self._views.get(name, _View(name))
         source = self._buffer(view.source)
         width = self.program.widths[HIDDEN if view.wanted else name]
         rows = self.limits.wanted if view.wanted else self.limits.tokens
-        blocks = -(-width // GROUP)
-        shape = (activation, rows, blocks)
-        if shape not in self._lefts:
-            size = -(-rows // LANES) * blocks * self.kernels.activation_bytes(activation)
-            self._lefts[shape] = self._zeros((size,), np.uint8)
-        left = self._lefts[shape]
-        self._ready = {key: other for key, other in self._ready.items() if other is not left}
+        left = _Left(self._blocks(activation, rows, width, False), len(self.ops))
         self._emit(
             Kind.ACTIVATE,
-            weights=form,
-            activation=activation,
+            next_weights=form,
+            next_activation=activation,
             gate=view.gate,
             wanted=view.wanted,
             eps=self.program.eps,
@@ -225,7 +257,7 @@ class Compiler:
             bias=self._vector(view.norm, width),
             source=source.ctypes.data,
             source_stride=source.shape[1],
-            target=left.ctypes.data,
+            target=left.blocks.ctypes.data,
         )
         self._ready[key] = left
         return left
@@ -241,15 +273,51 @@ class Compiler:
             beside=first > 0 and self.ops[-1].kind == Kind.LINEAR,
             weights=packed.form,
             activation=_activation(packed.form, self.integers),
+            left=left.maker,
             width=packed.columns,
             outputs=packed.outputs,
             packed=packed.data.ctypes.data,
             bias=None if bias is None else self._padded_vector(bias, packed.outputs),
-            source=left.ctypes.data,
+            source=left.blocks.ctypes.data,
             target=target.ctypes.data + 4 * first,
             target_stride=target.shape[1],
             **fields,
         )
+
+    def _fits(self, both: Linear, gate: Gate, down: Linear) -> bool:
+        """Whether these three are two products, their gate, and the product that takes it."""
+        if both.target != gate.source or gate.target != down.source or len(both.weights) != 2:
+            return False
+        one, other = (self.weights.matrices[weight] for weight in both.weights)
+        alike = one.form == other.form and one.outputs == other.outputs
+        return alike and not both.biases and not both.adds and len(down.weights) == 1
+
+    def _gated(self, both: Linear, gate: Gate, down: Linear) -> None:
+        one, other = (self.weights.matrices[weight] for weight in both.weights)
+        self._kept += [one, other]
+        left = self._left(both.source, one.form)
+        form = self.weights.matrices[down.weights[0]].form
+        activation = _activation(form, self.integers)
+        blocks = self._blocks(activation, self.limits.tokens, one.outputs, True)
+        made = _Left(blocks, len(self.ops))
+        self._emit(
+            Kind.GATED,
+            weights=one.form,
+            activation=_activation(one.form, self.integers),
+            next_weights=form,
+            next_activation=activation,
+            left=left.maker,
+            gate=_GATES[gate.activation],
+            width=one.columns,
+            outputs=one.outputs,
+            packed=one.data.ctypes.data,
+            packed_up=other.data.ctypes.data,
+            source=left.blocks.ctypes.data,
+            target=made.blocks.ctypes.data,
+        )
+        self._define(gate.target, _View(both.target))
+        self._ready[gate.target, activation, form.wants] = made
+        self._linear(down)
 
     def _linear(self, operation: Linear) -> None:
         target, first = self._buffer(operation.target), 0
@@ -272,6 +340,7 @@ class Compiler:
         self._emit(
             Kind.ROTATE,
             **place,
+            window=operation.window,
             rope=operation.rope,
             scale=operation.scale,
             eps=program.eps,
@@ -281,10 +350,12 @@ class Compiler:
             source_stride=source.shape[1],
             target=queries,
         )
+        rotate = len(self.ops) - 1
         for kind in (Kind.ATTEND, Kind.JOIN):
             self._emit(
                 kind,
                 **place,
+                left=rotate,
                 window=operation.window,
                 soft_cap=operation.soft_cap,
                 source=queries,
@@ -296,9 +367,26 @@ class Compiler:
     def _head(self, operation: Head) -> None:
         packed = self.weights.matrices[operation.weight]
         self.soft_cap = operation.soft_cap
-        self.logits = self._zeros((self.limits.wanted, _padded(packed.outputs, LANES)), np.float32)
+        self.logits = self._zeros((self.limits.wanted, _padded(packed.outputs, STRIP)), np.float32)
         self._define("wanted", _View(HIDDEN, norm=operation.norm, wanted=True))
         self._product("wanted", packed, self.logits, 0, None, wanted=True)
+
+
+def _reads(operations: Sequence[Operation], *names: str) -> bool:
+    """Whether any of these reads one of the buffers as it is now."""
+    left = set(names)
+    for operation in operations:
+        match operation:
+            case Norm() | Linear() | Attend() | Gate():
+                if operation.source in left:
+                    return True
+                if not (isinstance(operation, Norm | Linear) and operation.adds):
+                    left.discard(operation.target)
+                elif operation.target in left:
+                    return True
+            case Embed() | Head():
+                pass
+    return False
 
 
 def _activation(form: Form, integers: Activation) -> Activation:

@@ -28,7 +28,7 @@ from ..cores.batch import Float32
 from .compiler import NativeWeights
 from .program import Attend, Embed, Head, Linear, Norm, Program
 
-VERSION = 1
+VERSION = 2
 """Of the layout; another one is packed anew."""
 
 _PAGE = 4096

@@ -95,6 +95,7 @@ class Attention:
         q_norm, k_norm = (self._vector(norm) for norm in turn.norms or (None, None))
         rotate = Op(
             kind=Kind.ROTATE,
+            window=case.window,
             scale=case.scale,
             eps=turn.eps,
             bias=q_norm,
@@ -107,6 +108,7 @@ class Attention:
             Op(
                 kind=kind,
                 **common,
+                left=0,
                 source=self._queries.ctypes.data,
                 target=self._target.ctypes.data,
                 target_stride=self._target.shape[1],

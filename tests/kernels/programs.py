@@ -64,13 +64,19 @@ def random_weight(form: Form, outputs: int, columns: int, seed: int = 0) -> Weig
     floats = values.astype(np.float32)
     if form >= Form.BF16:
         return float_weight(form, floats)
-    group = 16 if form in (Form.CODES_4_16, Form.CODES_8_16) else 32
-    codes = quantise(floats, 4 if form <= Form.CODES_4_16 else 8, group)
-    if form not in (Form.CODES_4_32_HALF, Form.CODES_8_32_HALF):  # scales that no float16 has
-        codes = Codes(codes.bits, group, codes.codes, codes.scale * np.float32(1.0001), codes.offset)
-    weight = code_weight(codes, columns)
+    spans, zero = form.wants
+    bits, group = (4 if "_4_" in form.name else 8), 32 // spans
+    codes = quantise(floats, bits, group)
+    # scales that no float16 has, or that one has
+    scale = codes.scale if form.name.endswith("HALF") else codes.scale * np.float32(1.0001)
+    offset = scale * np.float32(-zero) if zero else halves(codes.offset * np.float32(0.93))
+    weight = code_weight(Codes(bits, group, codes.codes, scale, offset), columns)
     assert weight.packed.form is form
     return weight
+
+
+def halves(values: Floats) -> Floats:
+    return values.astype(np.float16).astype(np.float32)
 
 
 def code_weight(codes: Codes, columns: int | None = None) -> Weight:
@@ -121,12 +127,13 @@ class Product:
         blocks = -(-self._width // 32)
         self._left = aligned((-(-rows // 16) * blocks * kernels.activation_bytes(activation),), np.uint8)
         self._kept = (packed, self._vector(bias), self._vector(norm))
-        common = {"activation": activation, "width": self._width, "weights": packed.form}
         self._running = kernels.open(
             [
                 Op(
                     kind=Kind.ACTIVATE,
-                    **common,
+                    next_weights=packed.form,
+                    next_activation=activation,
+                    width=self._width,
                     gate=gate,
                     eps=eps,
                     bias=_address(self._kept[2]),
@@ -136,7 +143,10 @@ class Product:
                 ),
                 Op(
                     kind=Kind.LINEAR,
-                    **common | {"width": packed.columns},
+                    weights=packed.form,
+                    activation=activation,
+                    left=0,
+                    width=packed.columns,
                     adds=adds,
                     outputs=packed.outputs,
                     packed=packed.data.ctypes.data,

@@ -11,10 +11,11 @@ class Kind(IntEnum):
     EMBED = 0
     ACTIVATE = 1
     LINEAR = 2
-    ROTATE = 3
-    ATTEND = 4
-    JOIN = 5
-    NORM = 6
+    GATED = 3
+    ROTATE = 4
+    ATTEND = 5
+    JOIN = 6
+    NORM = 7
 
 
 class Activation(IntEnum):
@@ -27,7 +28,10 @@ class Activation(IntEnum):
 
 
 class Form(IntEnum):
-    """How weights are packed: bits of a code, columns that share scale and offset, how these are stored."""
+    """How weights are packed: bits of a code, columns that share scale and offset, how these are stored.
+
+    CENTRED codes have no offset: code 8, or 128 of eight bits, means 0.
+    """
 
     CODES_4_32_HALF = 0
     CODES_4_32 = 1
@@ -35,14 +39,19 @@ class Form(IntEnum):
     CODES_8_32_HALF = 3
     CODES_8_32 = 4
     CODES_8_16 = 5
-    BF16 = 6
-    F16 = 7
-    F32 = 8
+    CENTRED_4_32_HALF = 6
+    CENTRED_8_32_HALF = 7
+    CENTRED_8_16 = 8
+    BF16 = 9
+    F16 = 10
+    F32 = 11
 
     @property
-    def spans(self) -> int:
-        """How many scales and offsets 32 columns of an output have."""
-        return 2 if self in (Form.CODES_4_16, Form.CODES_8_16) else 1
+    def wants(self) -> tuple[int, int]:
+        """What the left side of a product must know: spans of 32 columns, and the code that means 0."""
+        spans = 2 if self in (Form.CODES_4_16, Form.CODES_8_16, Form.CENTRED_8_16) else 1
+        centred = {Form.CENTRED_4_32_HALF: 8, Form.CENTRED_8_32_HALF: 128, Form.CENTRED_8_16: 128}
+        return spans, centred.get(self, 0)
 
 
 class Gate(IntEnum):
@@ -60,6 +69,9 @@ class Op(ctypes.Structure):
         ("kind", c_int32),
         ("weights", c_int32),
         ("activation", c_int32),
+        ("next_weights", c_int32),
+        ("next_activation", c_int32),
+        ("left", c_int32),
         ("gate", c_int32),
         ("adds", c_int32),
         ("wanted", c_int32),
@@ -76,6 +88,7 @@ class Op(ctypes.Structure):
         ("source_stride", c_int64),
         ("target_stride", c_int64),
         ("packed", c_void_p),
+        ("packed_up", c_void_p),
         ("bias", c_void_p),
         ("k_norm", c_void_p),
         ("source", c_void_p),

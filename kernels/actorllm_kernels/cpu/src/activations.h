@@ -13,14 +13,22 @@ constexpr int GROUP = 32;  // columns of a block
 // two planes of bytes, high and low, value = 256 * high + low.
 enum Activation { ACT_INT8 = 0, ACT_INT16 = 1, ACT_BF16 = 2, ACT_F32 = 3 };
 
-// A tile's 32 columns as integers. `sums` has scale * sum of the row's integers, for weights that have one
-// offset for 32 columns: sums[0] of all, and for weights that have two: sums[0] of the first 16, sums[1] of
-// the others.
+// What weights want to know of the integers of a row besides: with one scale for 32 columns of theirs (one
+// span) about all, with two about the first 16 and the others. Where codes have an offset it is scale * sum
+// of the integers; where code `zero` means 0 it is -zero * sum, as an integer.
+struct Wants {
+    int spans, zero;
+};
+
+// A tile's 32 columns as integers.
 template <int PLANES>
 struct IntBlock {
     int8_t planes[PLANES][TILE][GROUP];
     float scale[TILE];
-    float sums[2][TILE];
+    union {
+        float sums[2][TILE];
+        int32_t shifts[2][TILE];
+    };
 };
 
 struct BF16Block {
@@ -45,9 +53,9 @@ INLINE void narrow(int8_t* to, I value) {
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
-// 32 numbers of one row into its place in a block, with sums for so many spans.
+// 32 numbers of one row into its place in a block.
 template <int PLANES>
-INLINE void put_integers(IntBlock<PLANES>& block, int row, int spans, F first, F second) {
+INLINE void put_integers(IntBlock<PLANES>& block, int row, Wants wants, F first, F second) {
     constexpr float MOST = PLANES == 1 ? 127.0f : 32639.0f;  // 32639 = 127 * 256 + 127
     const float size = largest(max(abs(first), abs(second)));
     const float inverse = size > 1e-30f ? MOST / size : 0.0f;  // what is smaller is zero
@@ -64,18 +72,31 @@ INLINE void put_integers(IntBlock<PLANES>& block, int row, int spans, F first, F
         narrow(block.planes[PLANES - 1][row] + LANES, b - (high_b << 8));
     }
     block.scale[row] = scale;
-    block.sums[0][row] = scale * (float)sum_int(spans == 1 ? a + b : a);
-    if (spans == 2) block.sums[1][row] = scale * (float)sum_int(b);
+    for (int span = 0; span < wants.spans; span++) {
+        const int32_t sum = sum_int(wants.spans == 1 ? a + b : span ? b : a);
+        if (wants.zero) {
+            block.shifts[span][row] = -wants.zero * sum;
+        } else {
+            block.sums[span][row] = scale * (float)sum;
+        }
+    }
 }
 
-// The 32 numbers of `row` in columns `column` ... of a product's left side.
-INLINE void put(void* blocks, int activation, int spans, int64_t blocks_a_row, int64_t row, int64_t column, F first,
-                F second) {
-    char* at = (char*)blocks + (row / TILE * blocks_a_row + column / GROUP) * block_size(activation);
+// A product's left side.
+struct Left {
+    void* blocks;  // [rows / 16][blocks a row]
+    int activation;
+    Wants wants;
+    int64_t blocks_a_row;
+};
+
+// The 32 numbers of `row` in block `block` of its row.
+INLINE void put(const Left& left, int64_t row, int64_t block, F first, F second) {
+    char* at = (char*)left.blocks + (row / TILE * left.blocks_a_row + block) * block_size(left.activation);
     const int lane = row % TILE;
-    switch (activation) {
-        case ACT_INT8: put_integers(*(IntBlock<1>*)at, lane, spans, first, second); break;
-        case ACT_INT16: put_integers(*(IntBlock<2>*)at, lane, spans, first, second); break;
+    switch (left.activation) {
+        case ACT_INT8: put_integers(*(IntBlock<1>*)at, lane, left.wants, first, second); break;
+        case ACT_INT16: put_integers(*(IntBlock<2>*)at, lane, left.wants, first, second); break;
         case ACT_BF16: {
             uint16_t* to = ((BF16Block*)at)->values[lane];
             const U16 low = to_bf16(first), high = to_bf16(second);

@@ -5,42 +5,47 @@
 
 // -- embedding ---------------------------------------------------------------------------------------
 
-// The 32 weights of one lane in a block of a strip.
-INLINE void block_of_lane(int weights, const uint8_t* block, int lane, float out[GROUP]) {
-    const auto* halves = (const uint16_t*)block;
+// The 32 weights of one output in a block of its strip.
+INLINE void block_of_output(int weights, const uint8_t* block, int lane, float out[GROUP]) {
     if (weights >= W_BF16) {
+        const int within = lane / LANES * GROUP * LANES;
         for (int k = 0; k < GROUP; k++) {
+            const int pair = within + (k / 2 * LANES + lane % LANES) * 2 + k % 2, single = within + k * LANES + lane % LANES;
             if (weights == W_BF16) {
-                const uint32_t bits = (uint32_t)halves[(k / 2 * LANES + lane) * 2 + k % 2] << 16;
+                const uint32_t bits = (uint32_t)((const uint16_t*)block)[pair] << 16;
                 std::memcpy(out + k, &bits, 4);
             } else {
-                out[k] = weights == W_F16 ? half_to_float(halves[k * LANES + lane])
-                                          : ((const float*)block)[k * LANES + lane];
+                out[k] = weights == W_F16 ? half_to_float(((const uint16_t*)block)[single])
+                                          : ((const float*)block)[single];
             }
         }
         return;
     }
-    const bool wide = weights >= W_8_32_HALF, half = weights == W_4_32_HALF || weights == W_8_32_HALF;
-    const int spans = spans_of(weights);
-    const uint8_t* parameters = block + (wide ? 512 : 256);
-    for (int k = 0; k < GROUP; k++) {
-        const int quad = k / 4, at = lane * 4 + k % 4;
-        const int code = wide ? block[64 * quad + at] : block[64 * (quad % 4) + at] >> (quad / 4 * 4) & 15;
-        const int scale = (k * spans / GROUP) * LANES + lane, offset = scale + spans * LANES;
-        const float* floats = (const float*)parameters;
-        const uint16_t* small = (const uint16_t*)parameters;
-        out[k] = half ? (float)code * half_to_float(small[scale]) + half_to_float(small[offset])
-                      : (float)code * floats[scale] + floats[offset];
-    }
+    with_codes(weights, [=](auto codes) {
+        using W = decltype(codes);
+        const uint8_t* half = block + lane / LANES * W::CODE_BYTES;
+        const uint8_t* parameters = block + 2 * W::CODE_BYTES;
+        const auto number = [=](int at) {
+            return W::HALF ? half_to_float(((const uint16_t*)parameters)[at]) : ((const float*)parameters)[at];
+        };
+        for (int k = 0; k < GROUP; k++) {
+            const int quad = k / 4, at = lane % LANES * 4 + k % 4, span = k / W::SPAN;
+            const int code = W::BITS == 8 ? half[64 * quad + at] : half[64 * (quad % 4) + at] >> (quad / 4 * 4) & 15;
+            const float scale = number(span * STRIP + lane);
+            out[k] = W::CENTRED ? (float)(code - (1 << (W::BITS - 1))) * scale
+                                : (float)code * scale + number((W::SPANS + span) * STRIP + lane);
+        }
+    });
 }
 
 // to[0 ... 32 * blocks) = the row `id` of the weight * scale.
 static void embed(int weights, const uint8_t* packed, int64_t blocks, int64_t id, float scale, float* to) {
     const int64_t bytes = strip_block_bytes(weights);
-    const uint8_t* strip = packed + id / LANES * blocks * bytes;
+    const uint8_t* strip = packed + id / STRIP * blocks * bytes;
+    for (int64_t at = 0; at < blocks * bytes; at += 64) __builtin_prefetch(strip + at);
     for (int64_t b = 0; b < blocks; b++) {
         float values[GROUP];
-        block_of_lane(weights, strip + b * bytes, (int)(id % LANES), values);
+        block_of_output(weights, strip + b * bytes, (int)(id % STRIP), values);
         for (int k = 0; k < GROUP; k++) to[b * GROUP + k] = values[k] * scale;
     }
 }
@@ -67,6 +72,14 @@ INLINE F gelu_tanh(F x) {
     return splat(0.5f) * x * (splat(1.0f) + tanh(inner));
 }
 
+INLINE F gated(int gate, F x) {
+    switch (gate) {
+        case GATE_SILU: return silu(x);
+        case GATE_GELU_TANH: return gelu_tanh(x);
+        default: return x;
+    }
+}
+
 struct Rows32 {
     const float* rows;  // [N, stride]
     int64_t stride, width;
@@ -76,25 +89,42 @@ struct Rows32 {
 };
 
 // A row of float32 becomes a row of a product's left side.
-static void activate(const Rows32& from, int64_t source, void* blocks, int activation, int spans, int64_t target) {
+static void activate(const Rows32& from, int64_t source, const Left& left, int64_t target) {
     const float* row = from.rows + source * from.stride;
-    const int64_t num_blocks = (from.width + GROUP - 1) / GROUP;
     const F factor = splat(from.norm ? inverse_rms(row, from.width, from.eps) : 1.0f);
-    for (int64_t k = 0; k < num_blocks * GROUP; k += GROUP) {
+    for (int64_t block = 0; block < left.blocks_a_row; block++) {
         F part[2];
         for (int i = 0; i < 2; i++) {
-            const int64_t at = k + i * LANES;
+            const int64_t at = block * GROUP + i * LANES;
             const int count = (int)(from.width - at);
             F x = count > 0 ? load_some(row + at, count) : F{};
             if (from.norm) x = x * factor * load(from.norm + at);
             if (from.gate) {
                 const F up = count > 0 ? load_some(row + from.width + at, count) : F{};
-                x = (from.gate == GATE_SILU ? silu(x) : gelu_tanh(x)) * up;
+                x = gated(from.gate, x) * up;
             }
             part[i] = x;
         }
-        put(blocks, activation, spans, num_blocks, target, k, part[0], part[1]);
+        put(left, target, block, part[0], part[1]);
     }
+}
+
+// Two products with one left side, gate and up: their rows [begin, end) times strips [first, last), gated,
+// become the left side of the next product, whose blocks of columns are these strips.
+static void multiply_gated(const Matrix& gate, const Matrix& up, const void* x, int kind_of_gate, const Left& left,
+                           int64_t begin, int64_t end, int64_t first, int64_t last) {
+    Sums gates[MOST_ROWS], ups[MOST_ROWS];
+    for (int64_t strip = first; strip < last; strip++)
+        by_count(begin, end, [&](int64_t row, int kind) {
+            sum_strip(gate, x, row, kind, strip, gates);
+            sum_strip(up, x, row, kind, strip, ups);
+            for (int m = 0; m < 1 << kind; m++) {
+                F part[2];
+                for (int half = 0; half < 2; half++)
+                    part[half] = gated(kind_of_gate, load(gates[m] + half * LANES)) * load(ups[m] + half * LANES);
+                put(left, row + m, strip, part[0], part[1]);
+            }
+        });
 }
 
 // to += rms_norm(row) * norm, or to = it.
@@ -164,28 +194,26 @@ INLINE void make_finite(float* head, int64_t size) {
         if (!(std::fabs(head[i]) < 3.38e38f)) head[i] = 0;
 }
 
-// One token's row of q, k and v: q is turned, scaled and rounded to `queries`, k and v go into the cache.
-static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t slot, uint16_t* queries,
-                   uint16_t* cache) {
+// Of one token's row of q, k and v what belongs to one key-value head: q is turned, scaled and rounded to
+// `queries`, k and v go into the cache.
+static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t head, int64_t slot,
+                   uint16_t* queries, uint16_t* cache) {
     float turned[MOST_HEAD];
     uint16_t rounded[MOST_HEAD];
-    for (int64_t h = 0; h < heads.queries; h++, row += heads.size) {
-        turn(row, by, by.q_norm, heads.size, turned);
+    const int64_t shared = heads.queries / heads.keys;
+    for (int64_t h = head * shared; h < (head + 1) * shared; h++) {
+        turn(row + h * heads.size, by, by.q_norm, heads.size, turned);
         round_head(turned, heads.size, heads.padded, by.scale, queries + h * heads.padded);
     }
     const int64_t block = slot / heads.block_size, offset = slot % heads.block_size;
-    for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
-        turn(row, by, by.k_norm, heads.size, turned);
-        make_finite(turned, heads.size);
-        round_head(turned, heads.size, heads.padded, 1.0f, rounded);
-        uint16_t* to = keys_of(cache, heads, block, h) + offset / 16 * 16 * heads.padded + offset % 16 * 2;
-        for (int64_t i = 0; i < heads.padded; i += 2) std::memcpy(to + i * 16, rounded + i, 4);
-    }
-    for (int64_t h = 0; h < heads.keys; h++, row += heads.size) {
-        std::memcpy(turned, row, heads.size * sizeof(float));
-        make_finite(turned, heads.size);
-        round_head(turned, heads.size, heads.padded, 1.0f, rounded);
-        uint16_t* to = values_of(cache, heads, block, h) + offset / 2 * 2 * heads.padded + offset % 2;
-        for (int64_t i = 0; i < heads.padded; i++) to[2 * i] = rounded[i];
-    }
+    turn(row + (heads.queries + head) * heads.size, by, by.k_norm, heads.size, turned);
+    make_finite(turned, heads.size);
+    round_head(turned, heads.size, heads.padded, 1.0f, rounded);
+    uint16_t* key = keys_of(cache, heads, block, head) + offset / 16 * 16 * heads.padded + offset % 16 * 2;
+    for (int64_t i = 0; i < heads.padded; i += 2) std::memcpy(key + i * 16, rounded + i, 4);
+    std::memcpy(turned, row + (heads.queries + heads.keys + head) * heads.size, heads.size * sizeof(float));
+    make_finite(turned, heads.size);
+    round_head(turned, heads.size, heads.padded, 1.0f, rounded);
+    uint16_t* value = values_of(cache, heads, block, head) + offset / 2 * 2 * heads.padded + offset % 2;
+    for (int64_t i = 0; i < heads.padded; i++) value[2 * i] = rounded[i];
 }

@@ -31,11 +31,11 @@ INLINE void pause_briefly() {
 
 class Pool {
   public:
-    using Task = std::function<void(int phase, int64_t task)>;
+    using Task = std::function<void(int thread, int phase, int64_t task)>;
 
     Pool(int num_threads, int max_phases, Task task)
         : max_phases_(max_phases), phases_(new Phase[max_phases]), task_(std::move(task)) {
-        for (int i = 1; i < num_threads; i++) helpers_.emplace_back([this] { help(); });
+        for (int i = 1; i < num_threads; i++) helpers_.emplace_back([this, i] { help(i); });
     }
 
     ~Pool() {
@@ -67,7 +67,7 @@ class Pool {
             alone_.store(round, std::memory_order_relaxed);
             round_.store(round, std::memory_order_release);
         }
-        work(round);
+        work(0, round);
     }
 
   private:
@@ -79,11 +79,11 @@ class Pool {
     static constexpr int PATIENCE = 500;    // pauses of a helper before it sleeps
     static constexpr int POLITENESS = 4000; // pauses before a waiting thread lets others run
 
-    void work(uint32_t round) {
+    void work(int thread, uint32_t round) {
         const int num_phases = num_phases_.load(std::memory_order_relaxed);
         for (int p = 0; p < num_phases; p++) {
             Phase& phase = phases_[p];
-            while (take(phase, round, p)) {
+            while (take(thread, phase, round, p)) {
             }
             for (int pauses = 0; phase.done.load(std::memory_order_acquire) < phase.count.load(std::memory_order_relaxed);
                  pauses++) {
@@ -100,21 +100,21 @@ class Pool {
 
     // Does one task; false when there is none, or the round is over. What a thread reads of a later round
     // cannot mislead it: its claim fails, since every round has another number in `next`.
-    bool take(Phase& phase, uint32_t round, int number) {
+    bool take(int thread, Phase& phase, uint32_t round, int number) {
         uint64_t next = phase.next.load(std::memory_order_acquire);
         for (;;) {
             if ((uint32_t)(next >> 32) != round) return false;
             const int64_t task = (int64_t)(next & 0xffffffff);
             if (task >= phase.count.load(std::memory_order_relaxed)) return false;
             if (phase.next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) {
-                task_(number, task);
+                task_(thread, number, task);
                 phase.done.fetch_add(1, std::memory_order_release);
                 return true;
             }
         }
     }
 
-    void help() {
+    void help(int thread) {
 #if defined(__linux__)
         // Beside an event loop on the same cores the helper is the one that waits.
         setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
@@ -128,7 +128,7 @@ class Pool {
                 if (closing_) return;
             }
             seen = round_.load(std::memory_order_acquire);
-            work(seen);
+            work(thread, seen);
         }
     }
 

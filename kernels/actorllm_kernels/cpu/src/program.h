@@ -3,13 +3,24 @@
 
 #include "attention.h"
 
-enum Kind { OP_EMBED = 0, OP_ACTIVATE = 1, OP_LINEAR = 2, OP_ROTATE = 3, OP_ATTEND = 4, OP_JOIN = 5, OP_NORM = 6 };
+enum Kind {
+    OP_EMBED = 0,
+    OP_ACTIVATE = 1,  // makes the left side of products
+    OP_LINEAR = 2,
+    OP_GATED = 3,  // two products, gate and up, and from them the left side of another product
+    OP_ROTATE = 4,
+    OP_ATTEND = 5,
+    OP_JOIN = 6,
+    OP_NORM = 7,
+};
 
 // One operation; each kind uses some of the fields.
 struct Op {
     int32_t kind;
-    int32_t weights;     // the form of `packed`; of ACTIVATE: that of the weights to come
-    int32_t activation;  // the form of a product's left side
+    int32_t weights;     // the form of `packed`
+    int32_t activation;  // the form of the left side of a product
+    int32_t next_weights, next_activation;  // of the product whose left side is made
+    int32_t left;        // of a product: the operation that makes its left side
     int32_t gate;
     int32_t adds;        // to the target, or put in its place
     int32_t wanted;      // over the wanted rows of the step, or over all
@@ -20,7 +31,8 @@ struct Op {
     int64_t width;          // columns of the source that count
     int64_t outputs;        // columns of the target
     int64_t source_stride, target_stride;
-    const void* packed;     // weights
+    const void* packed;     // weights; of GATED those of the gate
+    const void* packed_up;
     const float* bias;      // or the factors of a norm
     const float* k_norm;    // of ROTATE, where `bias` is q's
     void* source;

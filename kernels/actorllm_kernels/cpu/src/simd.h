@@ -21,6 +21,7 @@
 // Vectors wider than the CPU's never leave inlined code; and some intrinsics begin with what is undefined.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 
 #define INLINE static inline __attribute__((always_inline))
 

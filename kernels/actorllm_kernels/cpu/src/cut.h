@@ -1,0 +1,82 @@
+// How the attention of a step is cut into tasks.
+#pragma once
+
+#include <vector>
+
+#include "program.h"
+
+// A task: queries, and one split of their keys or all (-1). `turns`: it rotates its token itself.
+struct Piece {
+    Queries queries;
+    int64_t split;
+    float* partial;
+    bool turns;
+};
+
+// Partial results of one task that are to be joined.
+struct Join {
+    Queries queries;
+    int64_t num_splits;
+    const float* partials;
+};
+
+// The tasks of the layers that have the blocks of one group, and one window.
+struct Cut {
+    int group;
+    int64_t window;
+    std::vector<int64_t> tokens;  // that are rotated before
+    std::vector<Piece> attend;
+    std::vector<Join> join;
+    std::vector<float> partials;
+
+    void renew(const Heads& heads, const Step& step, int num_threads) {
+        tokens.clear();
+        attend.clear();
+        join.clear();
+        int64_t floats = 0, total = 0;
+        for (int64_t row = 0; row < step.num_rows; row++) total += step.seq_lens[row];
+        for (int64_t row = 0; row < step.num_rows; row++)
+            // Splits cost: only what would keep one thread long behind the others has them.
+            add(heads, step, row, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
+        partials.resize(floats);
+        for (Piece& piece : attend)
+            if (piece.split >= 0) piece.partial = partials.data() + (int64_t)piece.partial;
+        for (Join& each : join) each.partials = partials.data() + (int64_t)each.partials;
+    }
+
+  private:
+    // A row in pieces of a few tokens, for each key-value head, and for a part of many heads.
+    void add(const Heads& heads, const Step& step, int64_t row, bool in_splits, int64_t& floats) {
+        const int64_t shared = heads.queries / heads.keys;
+        const int64_t most_heads = std::min<int64_t>(shared, MOST_QUERIES), most_tokens = MOST_QUERIES / most_heads;
+        const int64_t begin = step.query_start_loc[row], end = step.query_start_loc[row + 1];
+        const int32_t* blocks = step.block_table + (group * step.num_rows + row) * step.table_width;
+        Attention seen{};
+        seen.window = window;
+        bool turns = false;
+        for (int64_t token = begin; token < end; token += most_tokens)
+            for (int64_t head = 0; head < heads.keys; head++)
+                for (int64_t first = 0; first < shared; first += most_heads) {
+                    const Queries q{blocks, step.table_width, token, step.positions[token],
+                                    (int)std::min(most_tokens, end - token), (int)head, (int)first,
+                                    (int)std::min(most_heads, shared - first)};
+                    const int64_t num_splits = end_split(q) - first_split(seen, q);
+                    if (q.count == 1 && in_splits && num_splits > 1) {
+                        add_splits(heads, q, first_split(seen, q), num_splits, floats);
+                    } else {
+                        turns = end - begin == 1 && q.heads == shared;
+                        attend.push_back({q, -1, nullptr, turns});
+                    }
+                }
+        if (!turns)
+            for (int64_t token = begin; token < end; token++) tokens.push_back(token);
+    }
+
+    void add_splits(const Heads& heads, const Queries& q, int64_t first, int64_t num_splits, int64_t& floats) {
+        join.push_back({q, num_splits, (const float*)floats});
+        for (int64_t split = first; split < first + num_splits; split++) {
+            attend.push_back({q, split, (float*)floats, false});
+            floats += q.rows() * partial_size(heads);
+        }
+    }
+};
