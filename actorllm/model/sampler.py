@@ -44,6 +44,8 @@ def sample(logits: Float32 | Any, inputs: StepInputs) -> Int32:
         raise FloatingPointError(f"the largest logit of sampling row {broken[0]} is {largest[broken[0]]}")
     tokens: Int32 = likeliest.astype(np.int32)
     drawing = np.flatnonzero(inputs.temperature > 0)
+    if not drawing.size:
+        return tokens
     numbers = uniform(inputs.seed[drawing], inputs.position[drawing]).tolist()
     top_k = np.where(inputs.top_k < rows.shape[1], inputs.top_k, 0)
     row = np.empty(rows.shape[1], np.float32)

@@ -35,9 +35,11 @@ struct Cut {
         join.clear();
         int64_t floats = 0, total = 0;
         for (int64_t row = 0; row < step.num_rows; row++) total += step.seq_lens[row];
-        for (int64_t row = 0; row < step.num_rows; row++)
-            // Splits cost: only what would keep one thread long behind the others has them.
-            add(heads, step, row, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
+        // One head after the other: rows that share blocks find them in the cache.
+        for (int64_t head = 0; head < heads.keys; head++)
+            for (int64_t row = 0; row < step.num_rows; row++)
+                // Splits cost: only what would keep one thread long behind the others has them.
+                add(heads, step, row, head, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
         partials.resize(floats);
         for (Piece& piece : attend)
             if (piece.split >= 0) piece.partial = partials.data() + (int64_t)piece.partial;
@@ -45,8 +47,8 @@ struct Cut {
     }
 
   private:
-    // A row in pieces of a few tokens, for each key-value head, and for a part of many heads.
-    void add(const Heads& heads, const Step& step, int64_t row, bool in_splits, int64_t& floats) {
+    // A row and a key-value head in pieces of a few tokens, and of a part of many heads that share it.
+    void add(const Heads& heads, const Step& step, int64_t row, int64_t head, bool in_splits, int64_t& floats) {
         const int64_t shared = heads.queries / heads.keys;
         const int64_t most_heads = std::min<int64_t>(shared, MOST_QUERIES), most_tokens = MOST_QUERIES / most_heads;
         const int64_t begin = step.query_start_loc[row], end = step.query_start_loc[row + 1];
@@ -55,20 +57,19 @@ struct Cut {
         seen.window = window;
         bool turns = false;
         for (int64_t token = begin; token < end; token += most_tokens)
-            for (int64_t head = 0; head < heads.keys; head++)
-                for (int64_t first = 0; first < shared; first += most_heads) {
-                    const Queries q{blocks, step.table_width, token, step.positions[token],
-                                    (int)std::min(most_tokens, end - token), (int)head, (int)first,
-                                    (int)std::min(most_heads, shared - first)};
-                    const int64_t num_splits = end_split(q) - first_split(seen, q);
-                    if (q.count == 1 && in_splits && num_splits > 1) {
-                        add_splits(heads, q, first_split(seen, q), num_splits, floats);
-                    } else {
-                        turns = end - begin == 1 && q.heads == shared;
-                        attend.push_back({q, -1, nullptr, turns});
-                    }
+            for (int64_t first = 0; first < shared; first += most_heads) {
+                const Queries q{blocks, step.table_width, token, step.positions[token],
+                                (int)std::min(most_tokens, end - token), (int)head, (int)first,
+                                (int)std::min(most_heads, shared - first)};
+                const int64_t num_splits = end_split(q) - first_split(seen, q);
+                if (q.count == 1 && in_splits && num_splits > 1) {
+                    add_splits(heads, q, first_split(seen, q), num_splits, floats);
+                } else {
+                    turns = end - begin == 1 && q.heads == shared;
+                    attend.push_back({q, -1, nullptr, turns});
                 }
-        if (!turns)
+            }
+        if (!turns && head == 0)
             for (int64_t token = begin; token < end; token++) tokens.push_back(token);
     }
 
