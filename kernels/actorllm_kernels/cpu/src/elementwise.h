@@ -109,22 +109,16 @@ static void activate(const Rows32& from, int64_t source, const Left& left, int64
     }
 }
 
-// Two products with one left side, gate and up: their rows [begin, end) times strips [first, last), gated,
-// become the left side of the next product, whose blocks of columns are these strips.
-static void multiply_gated(const Matrix& gate, const Matrix& up, const void* x, int kind_of_gate, const Left& left,
-                           int64_t begin, int64_t end, int64_t first, int64_t last) {
-    Sums gates[MOST_ROWS], ups[MOST_ROWS];
-    for (int64_t strip = first; strip < last; strip++)
-        by_count(begin, end, [&](int64_t row, int kind) {
-            sum_strip(gate, x, row, kind, strip, gates);
-            sum_strip(up, x, row, kind, strip, ups);
-            for (int m = 0; m < 1 << kind; m++) {
-                F part[2];
-                for (int half = 0; half < 2; half++)
-                    part[half] = gated(kind_of_gate, load(gates[m] + half * LANES)) * load(ups[m] + half * LANES);
-                put(left, row + m, strip, part[0], part[1]);
-            }
-        });
+// The sums of two products with one left side, gate and up, become the left side of the next product, whose
+// blocks of columns are their strips.
+static void finish_gated(int gate, const Left& left, const Area& area, const Sums* gates, const Sums* ups) {
+    for (int64_t strip = area.first; strip < area.last; strip++)
+        for (int64_t row = area.begin; row < area.end; row++, gates++, ups++) {
+            F part[2];
+            for (int half = 0; half < 2; half++)
+                part[half] = gated(gate, load(*gates + half * LANES)) * load(*ups + half * LANES);
+            put(left, row, strip, part[0], part[1]);
+        }
 }
 
 // to += rms_norm(row) * norm, or to = it.

@@ -4,19 +4,25 @@
 
 namespace {
 
-constexpr int64_t TASK_BYTES = 64 << 10;  // of weights that one task of a product streams for one row
+constexpr int64_t TASK_BYTES = 256 << 10; // of weights that one task of a product streams for one row
 constexpr int64_t TASK_ROWS = 128;        // rows of one task of a product
 constexpr int64_t FEW_ROWS = 4;           // rows of one task of the small operations
 constexpr int64_t PRIVATE_ROWS = 48;      // so many rows every thread makes ready for itself
 
 int64_t pieces(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// A left side that one thread made for itself: cheaper than to wait until all have made their parts.
+// What one thread has for itself.
 struct Private {
-    std::vector<char> bytes;
-    char* blocks = nullptr;
+    std::vector<char> bytes;  // of a left side: cheaper to make than to wait until all have made their parts
+    char* blocks = nullptr;   // the first that begins at a cache line
     uint64_t step = 0;
     int op = -1;
+    std::vector<float> sums;
+
+    Sums* room(int64_t count) {
+        if ((int64_t)sums.size() < count * STRIP) sums.resize(count * STRIP);
+        return (Sums*)sums.data();
+    }
 };
 
 class Engine {
@@ -28,7 +34,7 @@ class Engine {
           strips_(num_ops),
           privates_(num_threads),
           pool_(num_threads, num_ops,
-                [this](int thread, int phase, int64_t task) { run(thread, phases_[phase], task); }) {
+                [this](Worker& worker, int phase, int64_t task) { run(worker, phases_[phase], task); }) {
         for (const Op& op : ops_)
             if (op.kind == OP_ATTEND && cut_of(op) < 0) cuts_.push_back({(int)op.group, op.window, {}, {}, {}, {}});
     }
@@ -79,12 +85,12 @@ class Engine {
     }
 
     // A task of the operation of this number, or of those that run beside it.
-    void run(int thread, int number, int64_t task) {
+    void run(Worker& worker, int number, int64_t task) {
         for (; task >= tasks_[number]; number++) task -= tasks_[number];
         const Op& op = ops_[number];
         switch (op.kind) {
             case OP_LINEAR:
-            case OP_GATED: return multiply_task(thread, op, strips_[number], task);
+            case OP_GATED: return multiply_task(worker, op, strips_[number], task);
             case OP_ROTATE: return rotate_task(op, task);
             case OP_ATTEND: return attend_task(op, cuts_[cut_of(op)].attend[task]);
             case OP_JOIN: {
@@ -133,20 +139,25 @@ class Engine {
         return own.blocks;
     }
 
-    void multiply_task(int thread, const Op& op, int64_t strips_a_task, int64_t task) {
+    void multiply_task(Worker& worker, const Op& op, int64_t strips_a_task, int64_t task) {
         const int64_t strips = pieces(op.outputs, STRIP), across = pieces(strips, strips_a_task);
-        const int64_t row = task / across * TASK_ROWS, end = std::min(rows(op), row + TASK_ROWS);
-        const int64_t first = task % across * strips_a_task, last = std::min(strips, first + strips_a_task);
+        const int64_t row = task / across * TASK_ROWS, first = task % across * strips_a_task;
+        const Area area{row, std::min(rows(op), row + TASK_ROWS), first, std::min(strips, first + strips_a_task)};
         const Matrix matrix{(const uint8_t*)op.packed, op.weights, op.activation, blocks_of(op)};
-        const void* left = left_of(op, thread);
+        const void* left = left_of(op, worker.number);
+        Sums* sums = privates_[worker.number].room(2 * area.size());
+        worker.offer();
+        multiply(matrix, left, area, sums);
         if (op.kind == OP_LINEAR) {
             const Output out{(float*)op.target, op.target_stride, op.outputs, op.bias, op.adds != 0};
-            return multiply(matrix, left, out, row, end, first, last);
+            if (worker.keep()) finish(out, area, sums);
+            return;
         }
         Matrix up = matrix;
         up.packed = (const uint8_t*)op.packed_up;
+        multiply(up, left, area, sums + area.size());
         const Left next{op.target, op.next_activation, wants_of(op.next_weights), strips};
-        multiply_gated(matrix, up, left, op.gate, next, row, end, first, last);
+        if (worker.keep()) finish_gated(op.gate, next, area, sums, sums + area.size());
     }
 
     // -- attention ---------------------------------------------------------------------------------

@@ -275,7 +275,23 @@ struct Output {
     bool adds;
 };
 
-INLINE void finish(const Output& out, int64_t row, int64_t strip, const Sums& sums) {
+// Rows [begin, end) times strips [first, last); the sums of a strip stand one row below the other. A strip
+// stays in the nearest cache while the rows pass.
+struct Area {
+    int64_t begin, end, first, last;
+
+    int64_t rows() const { return end - begin; }
+    int64_t size() const { return rows() * (last - first); }
+};
+
+static void multiply(const Matrix& matrix, const void* left, const Area& area, Sums* sums) {
+    for (int64_t strip = area.first; strip < area.last; strip++, sums += area.rows())
+        by_count(area.begin, area.end, [&](int64_t row, int kind) {
+            sum_strip(matrix, left, row, kind, strip, sums + row - area.begin);
+        });
+}
+
+INLINE void finish_row(const Output& out, int64_t row, int64_t strip, const Sums& sums) {
     for (int half = 0; half < 2; half++) {
         const int64_t first = strip * STRIP + half * LANES;
         const int count = (int)(out.outputs - first);
@@ -288,13 +304,7 @@ INLINE void finish(const Output& out, int64_t row, int64_t strip, const Sums& su
     }
 }
 
-// Rows [begin, end) times strips [first, last). A strip stays in the nearest cache while the rows pass.
-static void multiply(const Matrix& matrix, const void* left, const Output& out, int64_t begin, int64_t end,
-                     int64_t first, int64_t last) {
-    Sums sums[MOST_ROWS];
-    for (int64_t strip = first; strip < last; strip++)
-        by_count(begin, end, [&](int64_t row, int kind) {
-            sum_strip(matrix, left, row, kind, strip, sums);
-            for (int m = 0; m < 1 << kind; m++) finish(out, row + m, strip, sums[m]);
-        });
+static void finish(const Output& out, const Area& area, const Sums* sums) {
+    for (int64_t strip = area.first; strip < area.last; strip++)
+        for (int64_t row = area.begin; row < area.end; row++) finish_row(out, row, strip, *sums++);
 }
