@@ -64,6 +64,32 @@ class BatchStatistics:
     num_steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """What stays the same from step to step while the same rows decode, one token each."""
+
+    rows: bytes
+    num_tokens: bytes
+    samples: bytes
+    slots: Int64
+    numbers: Int64
+    query_start_loc: Int32
+    temperature: Float32
+    top_k: Int32
+    top_p: Float32
+    min_p: Float32
+    seed: Int64
+
+    def fits(self, step: RunStep) -> bool:
+        """Whether the step is of these rows, and each decodes a token."""
+        return (
+            step.rows == self.rows
+            and step.num_tokens == self.num_tokens
+            and step.samples == self.samples
+            and not (step.new or step.finished)
+        )
+
+
 class Batch:
     """The requests of a worker, one slot each, and their block tables.
 
@@ -96,6 +122,7 @@ class Batch:
         self._slots: dict[int, int] = {}
         self._free = list(range(len(self._num_tokens)))[::-1]
         self._sampling: Int64 = np.zeros(0, np.int64)
+        self._decoding: _Decoding | None = None
         self._num_steps = 0
         for column in (self._num_tokens, self._num_computed, self._num_blocks, self._block_table):
             column.fill(0)
@@ -108,16 +135,14 @@ class Batch:
         last token, a block table too short for its context or too long for the model.
         """
         assert not self._sampling.size, "the tokens of the last step were not appended"
-        for request in np.frombuffer(step.finished, "<i8").tolist():
-            self._leave(request)
-        for row in step.new:
-            self._join(row)
-        requests = np.frombuffer(step.rows, "<i8").tolist()
-        assert len(set(requests)) == len(requests), f"step {step.step} names a row twice"
-        assert {row.request for row in step.new} <= set(requests), "a new row computes nothing"
-        slots = np.fromiter(map(self._slot, requests), np.int64, len(requests))
-        self._extend(slots, _column(step.num_blocks, "<i4"), _column(step.blocks, "<i4"))
-        inputs = self._inputs(slots, _column(step.num_tokens, "<i4"), _column(step.samples, "u1"))
+        decoding = self._decoding
+        if decoding is not None and decoding.fits(step):
+            if step.blocks or any(step.num_blocks):
+                self._extend(decoding.slots, _column(step.num_blocks, "<i4"), _column(step.blocks, "<i4"))
+            inputs = self._decode(decoding)
+            slots = decoding.slots
+        else:
+            slots, inputs = self._change(step)
         self._num_computed[slots] = inputs.seq_lens
         self._sampling = slots[inputs.sample_rows]
         self._num_steps += 1
@@ -155,6 +180,67 @@ class Batch:
             num_tokens=int(self._num_tokens.sum()),
             num_blocks=int(self._num_blocks.sum()),
             num_steps=self._num_steps,
+        )
+
+    def _change(self, step: RunStep) -> tuple[Int64, StepInputs]:
+        """Any step: the slots of its rows, and its inputs."""
+        for request in np.frombuffer(step.finished, "<i8").tolist():
+            self._leave(request)
+        for row in step.new:
+            self._join(row)
+        requests = np.frombuffer(step.rows, "<i8").tolist()
+        assert len(set(requests)) == len(requests), f"step {step.step} names a row twice"
+        assert {row.request for row in step.new} <= set(requests), "a new row computes nothing"
+        slots = np.fromiter(map(self._slot, requests), np.int64, len(requests))
+        self._extend(slots, _column(step.num_blocks, "<i4"), _column(step.blocks, "<i4"))
+        num_tokens = _column(step.num_tokens, "<i4")
+        inputs = self._inputs(slots, num_tokens, _column(step.samples, "u1"))
+        decodes = slots.size and (num_tokens == 1).all() and inputs.sample_rows.size == slots.size
+        self._decoding = self._remember(step, slots, inputs) if decodes else None
+        return slots, inputs
+
+    def _remember(self, step: RunStep, slots: Int64, inputs: StepInputs) -> _Decoding:
+        return _Decoding(
+            step.rows,
+            step.num_tokens,
+            step.samples,
+            slots,
+            inputs.sample_rows,
+            inputs.query_start_loc,
+            inputs.temperature,
+            inputs.top_k,
+            inputs.top_p,
+            inputs.min_p,
+            inputs.seed,
+        )
+
+    def _decode(self, decoding: _Decoding) -> StepInputs:
+        """The inputs of the rows that decoded in the step before, too."""
+        slots = decoding.slots
+        positions = self._num_computed[slots]
+        seq_lens = positions + 1
+        longest = int(seq_lens.max())
+        assert (seq_lens == self._num_tokens[slots]).all(), "a row is scheduled beyond its tokens"
+        assert (positions < self._num_blocks[slots] * self.block_size).all(), (
+            "a row is scheduled beyond its block table"
+        )
+        assert longest < self.max_model_len, "a row samples beyond the model's length"
+        block, offset = np.divmod(positions, self.block_size)
+        return StepInputs(
+            input_ids=self._token_ids[slots, positions],
+            positions=positions,
+            slot_mapping=self._block_table[:, slots, block].astype(np.int64) * self.block_size + offset,
+            query_start_loc=decoding.query_start_loc,
+            seq_lens=seq_lens.astype(np.int32),
+            block_table=self._block_table[:, slots, : -(-longest // self.block_size)],
+            sample_rows=decoding.numbers,
+            logits_indices=decoding.numbers,
+            temperature=decoding.temperature,
+            top_k=decoding.top_k,
+            top_p=decoding.top_p,
+            min_p=decoding.min_p,
+            seed=decoding.seed,
+            position=seq_lens,
         )
 
     def _slot(self, request: int) -> int:

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,6 +268,60 @@ def test_random_diffs_agree_with_lists(data: st.DataObject) -> None:
             rows[request].computed += n
             rows[request].tokens += [sampled.pop(0)] if samples else []
         assert len(batch) == len(rows)
+
+
+def test_rows_that_go_on_decoding_agree_with_lists() -> None:
+    """Steps that differ in nothing but their blocks; then another order, and the first order again."""
+    batch = Batch(MAX_SEQS, MAX_LEN, BLOCK_SIZE, NUM_GROUPS)
+    drawn = Sampling(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=-4)
+    rows = {
+        request: Naive(list(range(request, request + 4)), 0, sampling)
+        for request, sampling in ((1, drawn), (2, GREEDY), (3, drawn))
+    }
+    fresh = itertools.count()
+
+    def run(order: list[int], new: tuple[NewRow, ...] = (), finished: list[int] | None = None) -> None:
+        planned = []
+        for request in order:
+            row = rows[request]
+            n = len(row.tokens) - row.computed
+            missing = -(-len(row.tokens) // BLOCK_SIZE) - len(row.blocks[0])
+            blocks = [next(fresh) for _ in range(NUM_GROUPS * missing)]
+            for group, table in enumerate(row.blocks):
+                table += blocks[group * missing : (group + 1) * missing]
+            planned.append((request, n, True, blocks))
+        inputs = batch.apply(step(planned, new, finished))
+        wanted = expected([(rows[request], n, samples) for request, n, samples, _ in planned])
+        for name, column in wanted.items():
+            got = getattr(inputs, name).tolist()
+            assert got == [0 if value is None else value for value in column], name
+        batch.append([100 + request for request in order])
+        batch.check()
+        for request in order:
+            rows[request].computed = len(rows[request].tokens)
+            rows[request].tokens.append(100 + request)
+
+    run([1, 2, 3], tuple(new_row(r, row.tokens, 0, row.sampling) for r, row in rows.items()))
+    for order in ([1, 2, 3],) * 5 + ([2, 1, 3],) * 3 + ([1, 2, 3],) * 2 + ([1, 3],) * 2:
+        run(list(order))
+    run([1, 3], finished=[2])
+    rows[2] = Naive([5, 6], 0, GREEDY)
+    run([1, 3, 2], (new_row(2, [5, 6]),))
+    run([1, 3, 2])
+
+
+@pytest.mark.parametrize("broken", ["blocks", "tokens"])
+def test_rows_that_go_on_decoding_are_checked(broken: str) -> None:
+    batch = Batch(max_num_seqs=2, max_model_len=16, block_size=2)
+    batch.apply(step([(1, 1, True, [0])], (new_row(1, [20]),)))
+    batch.append([21])
+    batch.apply(step([(1, 1, True, [])]))
+    if broken == "blocks":
+        batch.append([22])
+    else:
+        batch._sampling = batch._sampling[:0]
+    with pytest.raises(AssertionError, match="beyond its block table" if broken == "blocks" else "beyond"):
+        batch.apply(step([(1, 1, True, [])]))
 
 
 def test_check_notices_a_lost_slot_and_a_stale_block() -> None:
