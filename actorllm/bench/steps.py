@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..messages import NewRow, RunStep, Sampling, pack, pack_ids
 from ..model.program import Program
 from ..model.runner import BackEnd, Runner
+from ..model.sampler import Likeliest
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -50,9 +51,10 @@ class Watched:
         self.slab_bytes = back_end.slab_bytes
         self.open = back_end.open
         self.close = back_end.close
+        self.likeliest = back_end.likeliest
         self.start_profile = back_end.start_profile
         self.stop_profile = back_end.stop_profile
-        self.last: tuple[Any, StepInputs] | None = None
+        self.last: tuple[Any, StepInputs, Likeliest | None] | None = None
         self.begun = self.ended = 0.0
 
     def forward(self, inputs: StepInputs) -> Any:
@@ -60,7 +62,7 @@ class Watched:
         self.begun = perf_counter()
         logits = self._back_end.forward(inputs)
         self.ended = perf_counter()
-        self.last = logits, inputs
+        self.last = logits, inputs, self.likeliest()
         return logits
 
 

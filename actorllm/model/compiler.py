@@ -94,9 +94,9 @@ class Compiler:
         operations = list(self.program.operations)
         while operations:
             match operations:
-                case [Linear() as both, Gate() as gate, Linear() as down, *rest] if (
-                    self._fits(both, gate, down) and not _reads(rest, both.target, gate.target)
-                ):
+                case [Linear() as both, Gate() as gate, Linear() as down, *rest] if self._fits(
+                    both, gate, down
+                ) and not _reads(rest, both.target, gate.target):
                     self._gated(both, gate, down)
                     operations = rest
                 case [operation, *rest]:

@@ -16,6 +16,7 @@ from .compiler import Compiler, Limits, NativeWeights, slab_bytes
 from .dtypes import resolve_dtype
 from .packed import load_packed
 from .program import Program
+from .sampler import Likeliest
 
 BLOCK = 16
 """The kernels' tiles have so many keys, and blocks of the cache whole tiles."""
@@ -45,6 +46,8 @@ class NativeModel:
         self._kept = compiler.compile()
         self._logits = compiler.logits
         self._soft_cap = compiler.soft_cap
+        self._ranks = np.zeros(limits.wanted, np.uint64)
+        self._num_wanted = 0
         self.kinds = [Kind(op.kind) for op in compiler.ops]
         self._running: Running = kernels.open(compiler.ops, compiler.shape, limits.num_threads)
 
@@ -71,7 +74,9 @@ class NativeModel:
             inputs.seq_lens.ctypes.data,
             table.ctypes.data,
             inputs.logits_indices.ctypes.data,
+            self._ranks.ctypes.data,
         )
+        self._num_wanted = num_wanted
         if profile is None:
             self._running.step(step, self._limits.num_threads)
         else:
@@ -81,6 +86,15 @@ class NativeModel:
                 profile.add(kind.name.lower(), begun, time.perf_counter())
         logits: Float32 = self._logits[:num_wanted, : self._vocab_size]
         return np.tanh(logits / self._soft_cap) * self._soft_cap if self._soft_cap else logits
+
+    def likeliest(self) -> Likeliest | None:
+        """The likeliest tokens of the last step; None where a cap could still make two of them equal."""
+        if self._soft_cap:
+            return None
+        ranks = self._ranks[: self._num_wanted]
+        bits = (ranks >> np.uint64(32)).astype(np.uint32)
+        bits = np.where(bits >> 31, bits ^ np.uint32(1 << 31), ~bits)
+        return (~ranks.astype(np.uint32)).view(np.int32), bits.view(np.float32)
 
     def close(self) -> None:
         """End its threads."""
@@ -155,6 +169,11 @@ class NativeBackEnd:
         """Logits, float32 [S, vocab_size], valid until the next step."""
         assert self._model is not None, "a step for a device that is asleep"
         return self._model.forward(inputs, self._profile)
+
+    def likeliest(self) -> Likeliest | None:
+        """The likeliest tokens of the last step."""
+        assert self._model is not None, "a step for a device that is asleep"
+        return self._model.likeliest()
 
     def start_profile(self, path: str) -> None:
         """Take the time of every operation from now on."""

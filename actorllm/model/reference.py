@@ -45,6 +45,9 @@ class ReferenceBackEnd:
         assert self._model is not None, "a step for a device that is asleep"
         return self._model.forward(inputs, self._cache)
 
+    def likeliest(self) -> None:
+        """They are not looked for here."""
+
     def start_profile(self, path: str) -> None:
         """Take the times of torch's operations from now on."""
         begun = profile(activities=[ProfilerActivity.CPU])

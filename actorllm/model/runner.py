@@ -13,7 +13,7 @@ from .capacity import capacity
 from .dtypes import resolve_dtype
 from .families import program_of
 from .program import Program
-from .sampler import sample
+from .sampler import Likeliest, sample
 
 
 class BackEnd(Protocol):
@@ -31,6 +31,9 @@ class BackEnd(Protocol):
 
     def forward(self, inputs: StepInputs) -> Any:
         """Logits [S, vocab_size] of the step's `logits_indices`, as `sample` takes them."""
+
+    def likeliest(self) -> Likeliest | None:
+        """The likeliest tokens of the last step, where they were found on the way."""
 
     def start_profile(self, path: str) -> None:
         """Take the times of what runs from now on."""
@@ -114,7 +117,9 @@ class Runner:
 
     def _tokens(self, inputs: StepInputs) -> Int32:
         logits = self._back_end.forward(inputs)
-        return sample(logits, inputs) if inputs.sample_rows.size else np.zeros(0, np.int32)
+        if not inputs.sample_rows.size:
+            return np.zeros(0, np.int32)
+        return sample(logits, inputs, self._back_end.likeliest())
 
 
 def open_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:

@@ -28,21 +28,29 @@ _INTERVALS = 2048  # and 1/32 wide each, for when it is not among those
 _PIECE = 8192  # tokens that are sorted into intervals at once
 
 
-def sample(logits: Float32 | Any, inputs: StepInputs) -> Int32:
+Likeliest = tuple[Int32, Float32]
+"""Of each row the token with the largest logit (the first of equals), and that logit; NaN is the largest."""
+
+
+def find_likeliest(rows: Float32) -> Likeliest:
+    """The likeliest tokens of logits [S, V]."""
+    tokens = rows.argmax(axis=1)
+    return tokens.astype(np.int32), rows[np.arange(len(rows)), tokens]
+
+
+def sample(logits: Float32 | Any, inputs: StepInputs, likeliest: Likeliest | None = None) -> Int32:
     """The next token of each sampling row; `logits` are [S, V], and are not changed.
 
     They are float32, or anything whose `.float().numpy()` is (a tensor of torch, of any float dtype).
-    Rows with temperature 0 take the likeliest token, the first of equals. The others divide by the
-    temperature, then drop tokens by min_p, top_k and top_p, in this order, and draw from what is left,
-    in float32. Raises FloatingPointError for a row that is no distribution: NaN or +inf is in it, or all
-    of it is -inf.
+    Rows with temperature 0 take the likeliest token, which is looked for unless it is given. The others
+    divide by the temperature, then drop tokens by min_p, top_k and top_p, in this order, and draw from what
+    is left, in float32. Raises FloatingPointError for a row that is no distribution: NaN or +inf is in it,
+    or all of it is -inf.
     """
     rows: Float32 = logits if isinstance(logits, np.ndarray) else logits.float().numpy()
-    likeliest = rows.argmax(axis=1)  # NaN counts as the largest
-    largest = rows[np.arange(len(rows)), likeliest]
+    tokens, largest = likeliest or find_likeliest(rows)
     if (broken := np.flatnonzero(~np.isfinite(largest))).size:
         raise FloatingPointError(f"the largest logit of sampling row {broken[0]} is {largest[broken[0]]}")
-    tokens: Int32 = likeliest.astype(np.int32)
     drawing = np.flatnonzero(inputs.temperature > 0)
     if not drawing.size:
         return tokens

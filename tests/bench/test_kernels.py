@@ -21,13 +21,14 @@ from ..checkpoint.files import byte_level, matrices, write_gguf
 from ..test_cli import run
 
 CONTEXT = 40
-Q4_BLOCK, BF16_BLOCK = 16 * 32 // 2 + 2 * 16 * 2, 16 * 32 * 2
-"""Bytes of 16 outputs and 32 columns: codes with scales and offsets in 16 bits, and bfloat16."""
+Q4_BLOCK, BF16_BLOCK = 32 * 32 // 2 + 2 * 32 * 2, 32 * 32 * 2
+"""Bytes of 32 outputs and 32 columns: codes with scales and offsets in 16 bits, and bfloat16."""
 
-LAYER_BLOCKS = (2 + 1 + 1) + 2 + (4 + 4) + 4
-"""Of q, k and v, of o, of gate and up, and of down, which has twice the columns."""
+LAYER_BLOCKS = (1 + 1 + 1) + 1 + (2 + 2) + 2
+"""Of q, k and v (32, 16 and 16 outputs), of o, of gate and up, and of down, which has twice the columns."""
 
-HEAD_BLOCKS = 17  # 258 tokens
+LAYER_MACS = (32 + 16 + 16) * 32 + 32 * 32 + 3 * 32 * 64
+HEAD_BLOCKS = 9  # 258 tokens
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 2
 """Of one token's KV: in two layers keys and values of two heads, whose 8 numbers are filled up to 16."""
 
@@ -66,7 +67,7 @@ def test_everything_is_told_and_adds_up(model: str) -> None:
         assert each.rates.tokens_per_s == pytest.approx(each.batch / each.rates.best_ms * 1e3)
         assert each.gb_per_s == pytest.approx(each.bytes / each.rates.best_ms / 1e6)
         assert each.memory_share == pytest.approx(each.gb_per_s / found.limits.memory_gb_per_s)
-    macs = 50 * 2 * LAYER_BLOCKS * 512 + 258 * 32
+    macs = 50 * 2 * LAYER_MACS + 258 * 32
     assert found.prefill.gmac_per_s == pytest.approx(macs / found.prefill.best_ms / 1e6)
     rate = found.prefill.gmac_per_s / found.limits.product_gmac_per_s
     assert found.prefill.product_share == pytest.approx(rate)
@@ -157,13 +158,13 @@ def test_operations_that_cannot_be_told_apart_are_the_rest() -> None:
 
 def test_a_window_bounds_what_is_read() -> None:
     matrix = pack_floats(np.zeros((40, 32), np.uint16))
-    assert (matrix.form, matrix.data.nbytes) == (Form.BF16, 3 * BF16_BLOCK)
+    assert (matrix.form, matrix.data.nbytes) == (Form.BF16, 2 * BF16_BLOCK)
     attends = [Attend("qkv", "out", layer, 0, 1.0, window=window) for layer, window in enumerate((0, 16))]
     operations: list[Operation] = [Embed("e"), *attends, Linear("out", ("a", "b"), "hidden"), Head("n", "e")]
     program = Program(tuple(operations), {}, 2, 1, 1, 16, 40, 1e-5, ())
     work = Work(program, {"e": matrix, "a": matrix, "b": matrix}, 10)
-    assert work.bytes(3, 8) == 9 * BF16_BLOCK + 3 * (8 + 8) * 10
-    assert work.bytes(3, 20) == 9 * BF16_BLOCK + 3 * (20 + 16) * 10
+    assert work.bytes(3, 8) == 6 * BF16_BLOCK + 3 * (8 + 8) * 10
+    assert work.bytes(3, 20) == 6 * BF16_BLOCK + 3 * (20 + 16) * 10
     assert work.macs(5, 2) == 40 * 32 * (5 * 2 + 2)
     assert work.commonest() is matrix
 

@@ -119,7 +119,11 @@ class Product:
         eps: float = 0.0,
         gate: Gate = Gate.NONE,
         adds: bool = False,
+        wanted: bool = False,
     ) -> None:
+        self.ranks = np.zeros(rows, np.uint64)
+        """Of each row of a product that is wanted: its largest output, and where it is."""
+        self._wanted = np.arange(rows)
         self._width = packed.columns if width is None else width
         self._outputs = packed.outputs
         self._source = aligned((rows, padded(2 * self._width, 32)))
@@ -131,6 +135,7 @@ class Product:
             [
                 Op(
                     kind=Kind.ACTIVATE,
+                    wanted=wanted,
                     next_weights=packed.form,
                     next_activation=activation,
                     width=self._width,
@@ -146,6 +151,7 @@ class Product:
                     weights=packed.form,
                     activation=activation,
                     left=0,
+                    wanted=wanted,
                     width=packed.columns,
                     adds=adds,
                     outputs=packed.outputs,
@@ -168,7 +174,13 @@ class Product:
         self._target[...] = np.nan
         if onto is not None:
             self._target[:rows, : self._outputs] = onto
-        self._running.step(Step(num_tokens=rows), num_threads)
+        step = Step(
+            num_tokens=rows,
+            num_wanted=rows,
+            wanted=self._wanted.ctypes.data,
+            likeliest=self.ranks.ctypes.data,
+        )
+        self._running.step(step, num_threads)
         assert np.isnan(self._target[rows:]).all(), "written below the rows"
         assert np.isnan(self._target[:, self._outputs :]).all(), "written beside the outputs"
         return self._target[:rows, : self._outputs].copy()

@@ -5,7 +5,7 @@ import pytest
 from actorllm_kernels.cpu.codes import Codes
 from actorllm_kernels.cpu.library import Activation, Form, Kernels
 
-from .programs import Doubles, Floats, Product, Weight, code_weight, random_weight, same_bits
+from .programs import Doubles, Floats, Product, Weight, code_weight, float_weight, random_weight, same_bits
 
 INTEGERS = {Activation.INT8: 127, Activation.INT16: 32639}
 """What the largest number of a block of 32 columns becomes."""
@@ -165,3 +165,22 @@ def test_a_row_of_what_is_not_finite_spoils_no_other(
         spoilt = product(x, 2)
         others = [row for row in range(12) if row not in (5, 9)]
         assert same_bits(spoilt[others], fine[others])
+
+
+def test_the_likeliest_output_is_the_first_of_the_largest(kernels: Kernels) -> None:
+    """As numpy finds it: ties, zeros of both signs, infinities and NaN among them, in one task or in many."""
+    for outputs in (7, 33, 1000):
+        weight = float_weight(Form.F32, 2 * np.eye(outputs, dtype=np.float32))
+        rows = np.random.default_rng(5).integers(-3, 1, (70, outputs)).astype(np.float32)
+        rows[1], rows[2], rows[3] = -0.0, -3e38, -1e30
+        rows[3, outputs // 2] = -1e29
+        rows[4, -1] = rows[5, 0] = 3e38
+        product = Product(kernels, weight.packed, Activation.F32, 70, wanted=True)
+        for threads in (1, 2):
+            for count in (1, 6, 70):
+                got = product(rows[:count], threads)
+                ranks = product.ranks[:count]
+                assert np.array_equal(~ranks.astype(np.uint32), got.argmax(1))
+        rows[6, outputs // 3] = np.nan
+        product(rows, 2)
+        assert int(product.ranks[6]) >> 32 == 0xFFFFFFFF

@@ -17,6 +17,7 @@ from actorllm.model.families import program_of
 from actorllm.model.native import NativeBackEnd
 from actorllm.model.program import Program
 from actorllm.model.runner import BackEnd, Runner
+from actorllm.model.sampler import find_likeliest
 
 from .driver import Driver
 from .test_runner import random_model
@@ -63,11 +64,17 @@ class Recording:
     def stop_profile(self) -> None:
         self.inner.stop_profile()
 
+    def likeliest(self) -> None:
+        """Unknown: what `forward` returns is another's."""
+
     def forward(self, inputs: StepInputs) -> Float32:
         logits: Any = self.inner.forward(inputs)
         values = logits if isinstance(logits, np.ndarray) else logits.float().numpy()
         assert values.shape == (inputs.sample_rows.size, self._vocab_size)
         assert np.isfinite(values).all()
+        if (likeliest := self.inner.likeliest()) is not None:
+            for found, wanted in zip(likeliest, find_likeliest(values), strict=True):
+                assert np.array_equal(found, wanted)
         told = np.zeros(values.shape, np.float32)
         for row, key in enumerate(zip(inputs.seed.tolist(), inputs.position.tolist(), strict=True)):
             told[row, _token(*key, self._vocab_size)] = 1

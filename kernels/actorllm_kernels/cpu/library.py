@@ -135,6 +135,7 @@ class Step(ctypes.Structure):
         ("seq_lens", c_void_p),
         ("block_table", c_void_p),
         ("wanted", c_void_p),
+        ("likeliest", c_void_p),
     )
 
 

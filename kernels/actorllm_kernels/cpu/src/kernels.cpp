@@ -43,6 +43,7 @@ class Engine {
     void step(const Step& step, int begin, int end, int num_threads) {
         step_ = step;
         number_++;
+        if (step.likeliest) std::memset(step.likeliest, 0, step.num_wanted * sizeof *step.likeliest);
         for (Cut& cut : cuts_) cut.renew(shape_.heads, step, num_threads);
         phases_.clear();
         counts_.clear();
@@ -150,7 +151,9 @@ class Engine {
         multiply(matrix, left, area, sums);
         if (op.kind == OP_LINEAR) {
             const Output out{(float*)op.target, op.target_stride, op.outputs, op.bias, op.adds != 0};
-            if (worker.keep()) finish(out, area, sums);
+            if (!worker.keep()) return;
+            finish(out, area, sums);
+            if (op.wanted && step_.likeliest) rank_rows(out, area, sums);
             return;
         }
         Matrix up = matrix;
@@ -158,6 +161,17 @@ class Engine {
         multiply(up, left, area, sums + area.size());
         const Left next{op.target, op.next_activation, wants_of(op.next_weights), strips};
         if (worker.keep()) finish_gated(op.gate, next, area, sums, sums + area.size());
+    }
+
+    // Only products with the wanted rows are asked for the likeliest outputs.
+    void rank_rows(const Output& out, const Area& area, const Sums* sums) {
+        for (int64_t row = area.begin; row < area.end; row++) {
+            const uint64_t rank = largest_rank(out, area, sums + row - area.begin);
+            uint64_t before = __atomic_load_n(&step_.likeliest[row], __ATOMIC_RELAXED);
+            while (before < rank && !__atomic_compare_exchange_n(&step_.likeliest[row], &before, rank, true,
+                                                                 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+            }
+        }
     }
 
     // -- attention ---------------------------------------------------------------------------------

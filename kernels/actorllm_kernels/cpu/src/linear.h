@@ -5,6 +5,9 @@
 // many rows there are: a row's result does not depend on its neighbours.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "activations.h"
 
 constexpr int STRIP = 2 * LANES;
@@ -307,4 +310,38 @@ INLINE void finish_row(const Output& out, int64_t row, int64_t strip, const Sums
 static void finish(const Output& out, const Area& area, const Sums* sums) {
     for (int64_t strip = area.first; strip < area.last; strip++)
         for (int64_t row = area.begin; row < area.end; row++) finish_row(out, row, strip, *sums++);
+}
+
+// A number and where it is: the larger rank has the larger number, or is the first of equal ones. NaN is larger
+// than all.
+INLINE uint64_t rank_of(float number, int64_t place) {
+    const float plain = number + 0.0f;  // there is one zero only
+    uint32_t bits;
+    std::memcpy(&bits, &plain, 4);
+    if (plain != plain) bits = 0x7fffffff;
+    bits = bits >> 31 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (uint32_t)~(uint32_t)place;
+}
+
+// The largest rank of a row's outputs. `sums` are those of its first strip.
+static uint64_t largest_rank(const Output& out, const Area& area, const Sums* sums) {
+    const F least = splat(-std::numeric_limits<float>::infinity());
+    I spoilt = I{};
+    uint64_t rank = 0;
+    for (int half = 0; half < 2; half++) {
+        F most = least;
+        I where = splat_int((int32_t)area.first);
+        for (int64_t strip = area.first; strip < area.last; strip++) {
+            F value = load(sums[(strip - area.first) * area.rows()] + half * LANES);
+            const int64_t count = out.outputs - strip * STRIP - half * LANES;
+            for (int64_t lane = std::max<int64_t>(0, count); lane < LANES; lane++) value[lane] = least[0];
+            const I larger = value > most;
+            spoilt |= value != value;
+            most = (F)(((I)value & larger) | ((I)most & ~larger));
+            where = (splat_int((int32_t)strip) & larger) | (where & ~larger);
+        }
+        for (int lane = 0; lane < LANES; lane++)
+            rank = std::max(rank, rank_of(most[lane], (int64_t)where[lane] * STRIP + half * LANES + lane));
+    }
+    return sum_int(spoilt) ? rank_of(std::numeric_limits<float>::quiet_NaN(), 0) : rank;
 }

@@ -58,4 +58,5 @@ struct Step {
     const int32_t* seq_lens;
     const int32_t* block_table;      // [groups, num_rows, table_width]
     const int64_t* wanted;           // indices of tokens
+    uint64_t* likeliest;             // [num_wanted] the largest rank of each wanted row's outputs; or null
 };
