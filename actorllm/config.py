@@ -20,6 +20,8 @@ class EngineConfig:
     dtype                   float32, bfloat16, float16, or auto: bfloat16 for checkpoints in 16 bits or less.
                             The native kernels keep a quantised checkpoint's own codes instead; float32 runs
                             on the reference kernels, which are exact and slow
+    quantization            int8 or int4: matrices of a checkpoint in floating point are rounded while it is
+                            loaded (of int4 the embedding and the head to int8); native kernels only
     activation_dtype        what the native kernels multiply quantised weights with: int16, or int8, which is
                             faster and coarser (llama.cpp's way)
     seed                    seeds of requests that bring none derive from it; None draws one
@@ -54,6 +56,7 @@ class EngineConfig:
     model: str = DEFAULT_MODEL
     served_model_name: str | None = None
     dtype: str = "auto"
+    quantization: str | None = None
     activation_dtype: str = "int16"
     seed: int | None = None
     max_model_len: int | None = None
@@ -93,6 +96,7 @@ class EngineConfig:
             raise ConfigError(f"record must be a path or None, not {self.record!r}")
         for name, choices in (
             ("dtype", DTYPES),
+            ("quantization", QUANTIZATIONS),
             ("activation_dtype", ACTIVATION_DTYPES),
             ("policy", POLICIES),
             ("steps_in_flight", (1, 2)),
@@ -105,6 +109,7 @@ class EngineConfig:
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = (None, "int8", "int4")
 ACTIVATION_DTYPES = ("int16", "int8")
 POLICIES = ("fcfs", "priority", "fair", "deadline")
 

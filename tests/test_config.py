@@ -11,6 +11,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "model": ("", 5, None, b"x"),
     "served_model_name": ("", 5),
     "dtype": ("float8", None, 16),
+    "quantization": ("int5", 8, ""),
     "activation_dtype": ("bfloat16", None, 8),
     "seed": ("a", 1.5, -1, True, 2**63),
     "max_model_len": (0, 1, "a", True),

@@ -126,7 +126,7 @@ def measure(
     with Steps(checkpoint, program, back_end, config) as steps:
         for rows, length in ((max(batches), context), (1, prompt_tokens)):
             steps.check(rows, length)
-        matrices = load_packed(program, checkpoint, config.dtype).matrices
+        matrices = load_packed(program, checkpoint, config.dtype, config.quantization).matrices
         work = Work(program, matrices, back_end.slab_bytes // config.block_size)
         limits = _limits(work.commonest(), config, threads)
         steps.prefill(max(batches), context)  # all the KV that is read is there, and everything is warm

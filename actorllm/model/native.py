@@ -155,7 +155,7 @@ class NativeBackEnd:
             num_threads=config.num_threads or available_cores(),
         )
         dtype = resolve_dtype(config.dtype, self._checkpoint.architecture.dtype)
-        weights = load_packed(self._program, self._checkpoint, dtype)
+        weights = load_packed(self._program, self._checkpoint, dtype, config.quantization)
         integers = Activation[config.activation_dtype.upper()]
         self._model = NativeModel(self._program, weights, self._kernels, limits, integers)
 

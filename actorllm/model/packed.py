@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from actorllm_kernels.cpu.codes import from_ggml
+from actorllm_kernels.cpu.codes import from_ggml, quantise
 from actorllm_kernels.cpu.library import Form
 from actorllm_kernels.cpu.packing import Packed, pack_codes, pack_floats
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from ..checkpoint import Checkpoint
 from ..checkpoint.fetch import cache_directory
 from ..checkpoint.tensor import RawTensor
 from ..cores.batch import Float32
+from ..errors import ConfigError
 from .compiler import NativeWeights
 from .program import Attend, Embed, Head, Linear, Norm, Program
 
@@ -36,19 +37,29 @@ _HALF = ".packing-"
 _STALE_SECONDS = 3600
 
 
-def load_packed(program: Program, checkpoint: Checkpoint, dtype: str) -> NativeWeights:
+def load_packed(
+    program: Program, checkpoint: Checkpoint, dtype: str, quantization: str | None = None
+) -> NativeWeights:
     """The weights of a program. Matrices come from the cache, or are packed by all cores and put there.
 
     Linear quantisations of ggml keep their codes; what else is not floating point, and float32 unless
-    `dtype` is float32, becomes bfloat16. A cache that cannot be written costs the next start its packing.
+    `dtype` is float32, becomes bfloat16. With `quantization` int8 or int4 all become codes; the embedding and
+    the head have 8 bits in either. A cache that cannot be written costs the next start its packing. Raises
+    ConfigError for a quantization of what is quantised.
     """
     tensors = checkpoint.weights()
-    path = cache_directory() / "packed" / f"{_key(checkpoint, dtype)}.bin"
+    path = cache_directory() / "packed" / f"{_key(checkpoint, dtype, quantization)}.bin"
     matrices = _read(path)
     if matrices is None:
+        names, ends = sorted(_matrices(program)), _ends(program)
+
+        def pack_one(name: str) -> Packed:
+            if quantization is None:
+                return pack(tensors[name], dtype)
+            return pack_rounded(tensors[name], 4 if quantization == "int4" and name not in ends else 8)
+
         with ThreadPoolExecutor() as threads:
-            packed = threads.map(lambda name: pack(tensors[name], dtype), names := sorted(_matrices(program)))
-            matrices = dict(zip(names, packed, strict=True))
+            matrices = dict(zip(names, threads.map(pack_one, names), strict=True))
         matrices = _write(path, matrices) or matrices
     return NativeWeights(matrices, _vectors(program, tensors))
 
@@ -61,6 +72,16 @@ def pack(tensor: RawTensor, dtype: str) -> Packed:
         return pack_floats(tensor.data)
     codes = None if tensor.dtype == "F32" else from_ggml(tensor.dtype, tensor.data)
     return pack_floats(bfloat16(tensor.to_float32())) if codes is None else pack_codes(codes)
+
+
+def pack_rounded(tensor: RawTensor, bits: int) -> Packed:
+    """A matrix in floating point, rounded to codes of so many bits in groups of 32."""
+    if tensor.dtype not in ("BF16", "F16", "F32"):
+        raise ConfigError(
+            f"quantization is for checkpoints in floating point, but {tensor.name} is {tensor.dtype}: "
+            "leave it out"
+        )
+    return pack_codes(quantise(tensor.to_float32(), bits))
 
 
 def bfloat16(values: Float32) -> NDArray[np.uint16]:
@@ -81,6 +102,11 @@ def _matrices(program: Program) -> Iterable[str]:
             case _:
                 pass
     return names
+
+
+def _ends(program: Program) -> set[str]:
+    """The matrices of the embedding and of the head."""
+    return {operation.weight for operation in program.operations if isinstance(operation, Embed | Head)}
 
 
 def _vectors(program: Program, tensors: Mapping[str, RawTensor]) -> dict[str, Float32]:
@@ -110,11 +136,11 @@ def _vectors(program: Program, tensors: Mapping[str, RawTensor]) -> dict[str, Fl
 # -- the cache ----------------------------------------------------------------------------------------
 
 
-def _key(checkpoint: Checkpoint, dtype: str) -> str:
+def _key(checkpoint: Checkpoint, dtype: str, quantization: str | None) -> str:
     path = checkpoint.path
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr((VERSION, dtype == "float32", stats)).encode()).hexdigest()[:32]
+    return hashlib.sha256(repr((VERSION, dtype == "float32", quantization, stats)).encode()).hexdigest()[:32]
 
 
 def _read(path: Path) -> dict[str, Packed] | None:

@@ -159,6 +159,11 @@ def native_back_end(program: Program, checkpoint: Checkpoint, config: EngineConf
 
 
 def _reference(program: Program, checkpoint: Checkpoint, config: EngineConfig) -> BackEnd:
+    if config.quantization is not None:
+        raise ConfigError(
+            f"quantization is {config.quantization}, which only the native kernels have, but the reference "
+            "runs here: a checkpoint in float32 needs dtype bfloat16, and the kernels a C++ compiler"
+        )
     from .reference import ReferenceBackEnd
 
     return ReferenceBackEnd(program, checkpoint, config)

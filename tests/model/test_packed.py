@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from actorllm_kernels.cpu.library import Form
 from actorllm_kernels.cpu.packing import Packed
 
 from actorllm.checkpoint import Checkpoint, RawTensor
+from actorllm.errors import ConfigError
 from actorllm.model import packed
 from actorllm.model.compiler import NativeWeights
 from actorllm.model.families import program_of
 from actorllm.model.packed import load_packed
+from actorllm.model.program import Embed, Head
+from actorllm.model.reference import ReferenceBackEnd
+from actorllm.model.runner import open_runner
 
 from .quantised import KINDS, quantised_checkpoint
-from .recording import native, saved, some_logits
+from .recording import config_of, distance, native, saved, some_logits
 
 
 @pytest.fixture
@@ -34,8 +39,8 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def load(checkpoint: Checkpoint, dtype: str = "auto") -> NativeWeights:
-    return load_packed(program_of(checkpoint.architecture), checkpoint, dtype)
+def load(checkpoint: Checkpoint, dtype: str = "auto", quantization: str | None = None) -> NativeWeights:
+    return load_packed(program_of(checkpoint.architecture), checkpoint, dtype, quantization)
 
 
 def is_mapped(weights: NativeWeights) -> bool:
@@ -89,6 +94,46 @@ def test_each_dtype_has_its_own(native_cache: Path, tmp_path: Path, count: list[
     assert not same(codes, floats)
     assert same(load(checkpoint, "bfloat16"), codes)
     assert len(count) == 32
+
+
+@pytest.mark.parametrize("name", ["llama", "llama untied"])
+def test_floats_are_rounded_to_integers_when_that_is_asked_for(
+    native_cache: Path, tmp_path: Path, name: str
+) -> None:
+    """The embedding and the head keep 8 bits; what is rounded is cached for itself."""
+    checkpoint = saved(name, tmp_path, torch.bfloat16)
+    program = program_of(checkpoint.architecture)
+    ends = {operation.weight for operation in program.operations if isinstance(operation, Embed | Head)}
+    for quantization, form in (("int8", Form.CENTRED_8_32_HALF), ("int4", Form.CODES_4_32_HALF)):
+        for _ in range(2):
+            matrices = load(checkpoint, quantization=quantization).matrices
+            assert {matrices[end].form for end in ends} == {Form.CENTRED_8_32_HALF}
+            assert {matrix.form for end, matrix in matrices.items() if end not in ends} == {form}
+    assert {matrix.form for matrix in load(checkpoint).matrices.values()} == {Form.BF16}
+    assert len(list(native_cache.iterdir())) == 3
+
+
+def test_rounded_weights_say_nearly_the_same(native_cache: Path, tmp_path: Path) -> None:
+    checkpoint = saved("llama", tmp_path, torch.bfloat16)
+    exact = some_logits(ReferenceBackEnd, checkpoint, dtype="float32")
+    fine, coarse = (
+        distance(some_logits(native, checkpoint, quantization=quantization), exact)
+        for quantization in ("int8", "int4")
+    )
+    assert fine < 0.07
+    assert 3 * fine < coarse < 0.5
+
+
+def test_what_cannot_be_rounded_is_refused(
+    native_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACTORLLM_CPU_KERNELS")
+    quantised = quantised_checkpoint(tmp_path, "F16", "Q4_0")
+    with pytest.raises(ConfigError, match=r"quantization is for checkpoints .* is Q4_0"):
+        load(quantised, quantization="int8")
+    exact = saved("llama", tmp_path, torch.float32)
+    with pytest.raises(ConfigError, match=r"quantization is int4, which only the native kernels have"):
+        open_runner(exact, config_of(exact, quantization="int4", dtype="float32"))
 
 
 @pytest.mark.parametrize(
