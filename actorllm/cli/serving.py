@@ -23,12 +23,17 @@ LAST_WORDS_SECONDS = 3
 """How long the server may take to tell the clients that their requests have ended."""
 
 
+TICK_SECONDS = 1.0
+"""How often an idle server wakes: the date in its headers has seconds."""
+
+
 class Server(uvicorn.Server):
-    """uvicorn, without its global signal handlers; it calls `ready` when it listens."""
+    """uvicorn, without its signal handlers and its ten ticks a second; it calls `ready` when it listens."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+        self._stopped = anyio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,9 +45,16 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self._ready()
 
+    async def main_loop(self) -> None:
+        """Wait until it is stopped."""
+        while not await self.on_tick(0):
+            with anyio.move_on_after(TICK_SECONDS):
+                await self._stopped.wait()
+
     def stop(self) -> None:
         """Take no more requests, and end when the open ones have."""
         self.should_exit = True
+        self._stopped.set()
 
 
 def listen(host: str, port: int) -> socket.socket:
