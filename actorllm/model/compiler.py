@@ -89,7 +89,7 @@ class Compiler:
     _lefts: dict[tuple[Activation, int, int, bool], NDArray[np.uint8]] = field(default_factory=dict)
 
     def compile(self) -> list[Any]:
-        """Fill `ops`, `shape` and `logits`; what is returned must be kept as long as they are used."""
+        """Fill `ops`, `shape` and `logits`; what is returned is kept as long as they are used."""
         self._make_shape()
         operations = list(self.program.operations)
         while operations:

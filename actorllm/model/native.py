@@ -43,13 +43,13 @@ class NativeModel:
         self._limits = limits
         self._vocab_size = program.vocab_size
         compiler = Compiler(program, weights, kernels, limits, integers)
-        self._kept = compiler.compile()
+        kept = compiler.compile()
         self._logits = compiler.logits
         self._soft_cap = compiler.soft_cap
         self._ranks = np.zeros(limits.wanted, np.uint64)
         self._num_wanted = 0
         self.kinds = [Kind(op.kind) for op in compiler.ops]
-        self._running: Running = kernels.open(compiler.ops, compiler.shape, limits.num_threads)
+        self._running: Running = kernels.open(compiler.ops, compiler.shape, limits.num_threads, kept)
 
     def forward(self, inputs: StepInputs, profile: "Profile | None" = None) -> Float32:
         """Logits, float32 [S, vocab_size], of the step's `logits_indices`, valid until the next step.

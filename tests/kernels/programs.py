@@ -130,7 +130,7 @@ class Product:
         self._target = aligned((rows, padded(packed.outputs, 16) + 16))
         blocks = -(-self._width // 32)
         self._left = aligned((-(-rows // 16) * blocks * kernels.activation_bytes(activation),), np.uint8)
-        self._kept = (packed, self._vector(bias), self._vector(norm))
+        bias, norm = self._vector(bias), self._vector(norm)
         self._running = kernels.open(
             [
                 Op(
@@ -141,7 +141,7 @@ class Product:
                     width=self._width,
                     gate=gate,
                     eps=eps,
-                    bias=_address(self._kept[2]),
+                    bias=_address(norm),
                     source=self._source.ctypes.data,
                     source_stride=self._source.shape[1],
                     target=self._left.ctypes.data,
@@ -156,7 +156,7 @@ class Product:
                     adds=adds,
                     outputs=packed.outputs,
                     packed=packed.data.ctypes.data,
-                    bias=_address(self._kept[1]),
+                    bias=_address(bias),
                     source=self._left.ctypes.data,
                     target=self._target.ctypes.data,
                     target_stride=self._target.shape[1],
@@ -164,6 +164,7 @@ class Product:
             ],
             Shape(),
             THREADS,
+            (packed, bias, norm, self._source, self._target, self._left),
         )
 
     def __call__(self, x: Floats, num_threads: int = 1, onto: Floats | None = None) -> Floats:

@@ -166,17 +166,21 @@ class Kernels:
         """Bytes of 16 rows and 32 columns of a product's left side."""
         return int(self._activation_bytes(activation))
 
-    def open(self, ops: list[Op], shape: Shape, num_threads: int) -> "Running":
-        """A program, ready to run on so many threads; what its pointers point to must outlive it."""
+    def open(self, ops: list[Op], shape: Shape, num_threads: int, kept: object = None) -> "Running":
+        """A program, ready to run on so many threads.
+
+        `kept` holds what its pointers point to: between two steps a thread may still read there.
+        """
         table = (Op * len(ops))(*ops)
-        return Running(self, self._open(table, len(ops), ctypes.byref(shape), num_threads), len(ops))
+        return Running(self, self._open(table, len(ops), ctypes.byref(shape), num_threads), len(ops), kept)
 
 
 class Running:
-    """A program with its threads."""
+    """A program with its threads, and what they read."""
 
-    def __init__(self, kernels: Kernels, handle: int, num_ops: int) -> None:
+    def __init__(self, kernels: Kernels, handle: int, num_ops: int, kept: object) -> None:
         self._kernels = kernels
+        self._kept = kept
         self._handle: int | None = handle
         self.num_ops = num_ops
 
