@@ -24,6 +24,9 @@ class EngineConfig:
                             loaded (of int4 the embedding and the head to int8); native kernels only
     activation_dtype        what the native kernels multiply quantised weights with: int16, or int8, which is
                             faster and coarser (llama.cpp's way)
+    kv_cache_dtype          what keys and values are kept in: bfloat16, or int8, which is about half of it to
+                            keep and to read, and coarser (native kernels only); auto: bfloat16 on the native
+                            kernels, the model's dtype on the reference kernels
     seed                    seeds of requests that bring none derive from it; None draws one
     max_model_len           tokens a request may have in all; None: what the model and the cache can hold
     block_size              tokens in a KV block
@@ -58,6 +61,7 @@ class EngineConfig:
     dtype: str = "auto"
     quantization: str | None = None
     activation_dtype: str = "int16"
+    kv_cache_dtype: str = "auto"
     seed: int | None = None
     max_model_len: int | None = None
     block_size: int = 16
@@ -98,6 +102,7 @@ class EngineConfig:
             ("dtype", DTYPES),
             ("quantization", QUANTIZATIONS),
             ("activation_dtype", ACTIVATION_DTYPES),
+            ("kv_cache_dtype", KV_CACHE_DTYPES),
             ("policy", POLICIES),
             ("steps_in_flight", (1, 2)),
         ):
@@ -111,6 +116,7 @@ class EngineConfig:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = (None, "int8", "int4")
 ACTIVATION_DTYPES = ("int16", "int8")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
 POLICIES = ("fcfs", "priority", "fair", "deadline")
 
 _WHOLE: tuple[type, ...] = (int,)

@@ -3,7 +3,8 @@
 For each position the distribution of the next token is compared with that of the reference kernels in
 float32, which run on the exact values of the model's file.
 
-Usage: python benchmarks/quality.py [--model smollm2-135m] [--positions 5000] [--window 512] [FILE ...]
+Usage: python benchmarks/quality.py [--model smollm2-135m] [--positions 5000] [--window 512]
+                                    [--kv-cache-dtype auto] [FILE ...]
 """
 
 import argparse
@@ -19,7 +20,7 @@ from actorllm_kernels.cpu.library import Kernels
 from numpy.typing import NDArray
 
 from actorllm.checkpoint import Checkpoint, open_checkpoint
-from actorllm.config import DEFAULT_MODEL, EngineConfig
+from actorllm.config import DEFAULT_MODEL, KV_CACHE_DTYPES, EngineConfig
 from actorllm.cores.batch import StepInputs
 from actorllm.model.families import program_of
 from actorllm.model.native import NativeBackEnd
@@ -65,9 +66,12 @@ def windows(tokens: Sequence[int], window: int, positions: int) -> list[list[int
 
 
 def compare(
-    checkpoint: Checkpoint, parts: Sequence[Sequence[int]], names: Iterable[str]
+    checkpoint: Checkpoint,
+    parts: Sequence[Sequence[int]],
+    names: Iterable[str],
+    kv_cache_dtype: str = "auto",
 ) -> dict[str, Quality]:
-    """The quality of each of CHOICES that is named."""
+    """The quality of each of CHOICES that is named; the native ones with keys and values in this dtype."""
     length = max(map(len, parts))
     found: dict[str, list[Quality]] = {name: [] for name in names}
     with ExitStack() as stack:
@@ -76,7 +80,8 @@ def compare(
             return stack.enter_context(opened(checkpoint, length, name, settings))
 
         reference = start("reference", {"dtype": "float32"})
-        others = {name: start(name, CHOICES[name]) for name in found}
+        cache = {"native": {"kv_cache_dtype": kv_cache_dtype}}
+        others = {name: start(name, CHOICES[name] | cache.get(name.split()[0], {})) for name in found}
         for part in parts:
             inputs = inputs_of(part, len(checkpoint.architecture.windows))
             exact = logits_of(reference, inputs)
@@ -168,11 +173,14 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--positions", type=int, default=5000)
     parser.add_argument("--window", type=int, default=512)
+    parser.add_argument(
+        "--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto", help="of the native ones"
+    )
     chosen = parser.parse_args()
     checkpoint = open_checkpoint(chosen.model)
     text = texts(chosen.files or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
     parts = windows(checkpoint.tokenizer().encode(text), chosen.window, chosen.positions)
-    found = compare(checkpoint, parts, CHOICES)
+    found = compare(checkpoint, parts, CHOICES, chosen.kv_cache_dtype)
     print(f"{checkpoint.name}, {sum(map(len, parts))} positions in windows of {chosen.window}")
     print(f"{'':20} {'mean KL':>10} {'p99 KL':>10} {'largest':>10} {'same top-1':>11} {'perplexity':>11}")
     for name, made in found.items():

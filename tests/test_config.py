@@ -13,6 +13,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "dtype": ("float8", None, 16),
     "quantization": ("int5", 8, ""),
     "activation_dtype": ("bfloat16", None, 8),
+    "kv_cache_dtype": ("fp8", "float32", None, 8),
     "seed": ("a", 1.5, -1, True, 2**63),
     "max_model_len": (0, 1, "a", True),
     "block_size": (0, -1, 1.5, None, True),

@@ -18,7 +18,7 @@ from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
 from ..errors import KernelsMissing, UsageError
 from ..model.families import program_of
-from ..model.native import available_cores
+from ..model.native import CACHES, available_cores
 from ..model.packed import load_packed
 from ..model.program import Program
 from ..model.runner import BackEnd, native_back_end
@@ -95,6 +95,7 @@ class Found:
     model: str
     isa: str
     threads: int
+    kv_cache_dtype: str
     weights: dict[str, Weights]
     limits: Ceilings
     context: int
@@ -136,6 +137,7 @@ def measure(
         model=config.model,
         isa=choose_isa().name,
         threads=threads,
+        kv_cache_dtype=CACHES[config.kv_cache_dtype].dtype,
         weights=_forms(matrices, config),
         limits=limits,
         context=context,
@@ -250,7 +252,7 @@ def show_kernels(found: Found) -> str:
         for form, each in found.weights.items()
     ]
     lines = [
-        f"{'kernels':14}native, {found.isa}, {found.threads} threads; KV bfloat16",
+        f"{'kernels':14}native, {found.isa}, {found.threads} threads; KV {found.kv_cache_dtype}",
         *(f"{'weights' if not number else '':14}{form}" for number, form in enumerate(forms)),
         f"{'memory':14}{limits.memory_gb_per_s:.1f} GB/s at most",
         f"{'products':14}{limits.product_gmac_per_s:.1f} GMAC/s at most, of {limits.product}",

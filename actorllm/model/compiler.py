@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import numpy as np
-from actorllm_kernels.cpu.library import Activation, Form, Heads, Kernels, Kind, Op, Shape
+from actorllm_kernels.cpu.library import Activation, Cache, Form, Heads, Kernels, Kind, Op, Shape
 from actorllm_kernels.cpu.library import Gate as GateKind
 from actorllm_kernels.cpu.packing import GROUP, LANES, STRIP, Packed
 from numpy.typing import NDArray
@@ -38,12 +38,14 @@ class Limits:
     length: int
     num_blocks: int
     block_size: int
+    cache: Cache = Cache.BF16
     num_threads: int
 
 
-def slab_bytes(program: Program, block_size: int) -> int:
-    """Bytes of one block in one slab of the cache."""
-    return block_size * program.num_kv_heads * 2 * _padded(program.head_dim, LANES) * 2
+def heads_of(program: Program, block_size: int, cache: Cache) -> Heads:
+    """The heads of a program, whose keys and values are kept in such numbers."""
+    size = program.head_dim
+    return Heads(program.num_heads, program.num_kv_heads, size, _padded(size, LANES), block_size, cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Compiler:
     _buffers: dict[str, Float32] = field(default_factory=dict)
     _views: dict[str, _View] = field(default_factory=dict)
     _ready: dict[_Key, _Left] = field(default_factory=dict)
-    _queries: NDArray[np.uint16] | None = None
+    _queries: NDArray[np.uint8] | None = None
     _lefts: dict[tuple[Activation, int, int, bool], NDArray[np.uint8]] = field(default_factory=dict)
 
     def compile(self) -> list[Any]:
@@ -152,9 +154,9 @@ class Compiler:
 
     def _make_shape(self) -> None:
         program, limits = self.program, self.limits
-        padded = _padded(program.head_dim, LANES)
-        cells = (limits.num_blocks, program.num_kv_heads, 2, limits.block_size * padded)
-        cache = self._zeros((program.num_slabs, *cells), np.uint16)
+        heads = heads_of(program, limits.block_size, limits.cache)
+        layer_bytes = limits.num_blocks * self.kernels.cache_bytes(heads)
+        cache = self._zeros((program.num_slabs, layer_bytes), np.uint8)
         tables: list[list[int]] = [[], []]
         for frequencies, factor in program.ropes:
             angles = np.outer(np.arange(limits.length, dtype=np.float64), frequencies)
@@ -165,11 +167,10 @@ class Compiler:
         pointers = [(c_void_p * len(table))(*table) for table in tables]
         self._kept += pointers
         self.shape = Shape(
-            Heads(program.num_heads, program.num_kv_heads, program.head_dim, padded, limits.block_size),
-            cache.nbytes // program.num_slabs,
+            heads,
+            layer_bytes,
             cache.ctypes.data,
-            cast(pointers[0], POINTER(c_void_p)),
-            cast(pointers[1], POINTER(c_void_p)),
+            *(cast(table, POINTER(c_void_p)) for table in pointers),
         )
 
     # -- operations ---------------------------------------------------------------------------------
@@ -333,8 +334,8 @@ class Compiler:
         program = self.program
         source, target = self._buffer(operation.source), self._buffer(operation.target)
         if self._queries is None:
-            shape = (self.limits.tokens, program.num_heads, _padded(program.head_dim, LANES))
-            self._queries = self._zeros(shape, np.uint16)
+            size = self.kernels.query_bytes(self.shape.heads)
+            self._queries = self._zeros((self.limits.tokens, program.num_heads, size), np.uint8)
         queries = self._queries.ctypes.data
         place = {"layer": operation.layer, "group": operation.group}
         self._emit(

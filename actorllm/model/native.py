@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from actorllm_kernels.cpu.library import Activation, Kernels, Kind, Running, Step
+from actorllm_kernels.cpu.library import Activation, Cache, Kernels, Kind, Running, Step
 
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..cores.batch import Float32, StepInputs
 from ..errors import ConfigError
-from .compiler import Compiler, Limits, NativeWeights, slab_bytes
+from .compiler import Compiler, Limits, NativeWeights, heads_of
 from .dtypes import resolve_dtype
 from .packed import load_packed
 from .program import Program
@@ -25,9 +25,12 @@ BLOCK = 16
 MOST_HEAD = 256
 """Numbers of a head at most."""
 
+CACHES = {"auto": Cache.BF16, **{cache.dtype: cache for cache in Cache}}
+"""What keys and values are kept in, by kv_cache_dtype."""
+
 
 class NativeModel:
-    """A program with its weights, its KV cache (bfloat16) and its threads.
+    """A program with its weights, its KV cache and its threads.
 
     `integers` says what the other side of a product with integer codes is rounded to: INT16 or INT8.
     """
@@ -135,7 +138,8 @@ class NativeBackEnd:
                 f"the model's heads have {program.head_dim} numbers, but the native kernels take {MOST_HEAD} "
                 "at most; with ACTORLLM_CPU_KERNELS=reference any will do"
             )
-        self.slab_bytes = slab_bytes(program, config.block_size)
+        self._cache = CACHES[config.kv_cache_dtype]
+        self.slab_bytes = kernels.cache_bytes(heads_of(program, config.block_size, self._cache))
         self._program = program
         self._checkpoint = checkpoint
         self._config = config
@@ -152,6 +156,7 @@ class NativeBackEnd:
             length=length,
             num_blocks=num_blocks,
             block_size=config.block_size,
+            cache=self._cache,
             num_threads=config.num_threads or available_cores(),
         )
         dtype = resolve_dtype(config.dtype, self._checkpoint.architecture.dtype)

@@ -6,6 +6,7 @@ from torch.profiler import ProfilerActivity, profile
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..cores.batch import StepInputs
+from ..errors import ConfigError
 from .dtypes import resolve_dtype
 from .interpreter import Interpreter
 from .loader import load_weights
@@ -13,14 +14,23 @@ from .program import Program
 
 
 class ReferenceBackEnd:
-    """Interprets a program with torch; see `runner.BackEnd`."""
+    """Interprets a program with torch; see `runner.BackEnd`.
+
+    Raises ConfigError for a cache in another dtype than the model's.
+    """
 
     def __init__(self, program: Program, checkpoint: Checkpoint, config: EngineConfig) -> None:
+        name = resolve_dtype(config.dtype, checkpoint.architecture.dtype)
+        if config.kv_cache_dtype not in ("auto", name):
+            raise ConfigError(
+                f"kv_cache_dtype is {config.kv_cache_dtype}, but the reference kernels keep keys and values "
+                f"in the model's dtype, {name}: take auto, or the native kernels, which need dtype bfloat16 "
+                "and a C++ compiler"
+            )
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         self._program = program
         self._checkpoint = checkpoint
-        name = resolve_dtype(config.dtype, checkpoint.architecture.dtype)
         self._dtype: torch.dtype = getattr(torch, name)
         self._cell = (config.block_size, 2, program.num_kv_heads, program.head_dim)
         self.slab_bytes = torch.Size(self._cell).numel() * self._dtype.itemsize

@@ -32,6 +32,9 @@ HEAD_BLOCKS = 9  # 258 tokens
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 2
 """Of one token's KV: in two layers keys and values of two heads, whose 8 numbers are filled up to 16."""
 
+INT8_TOKEN_BYTES = 2 * 2 * 2 * (16 + 4)
+"""The same in bytes, with a scale each."""
+
 LENGTHS = ["--context", str(CONTEXT), "--prompt-tokens", "50", "--repeats", "2"]
 SMALL = ["--num-threads", "1", "--max-num-batched-tokens", "32", "--seed", "0"]
 
@@ -80,6 +83,7 @@ def test_everything_is_told_and_adds_up(model: str) -> None:
 def check_table(found: Found) -> None:
     lines = show_kernels(found).splitlines()
     assert lines[0].split()[:2] == ["kernels", "native,"]
+    assert lines[0].endswith("KV bfloat16")
     rows = {tuple(line.split()[:2]): line.split()[2:] for line in lines}
     assert [len(rows["decode", count]) for count in "13"] == [8, 8]
     assert len(rows["prefill", "50"]) == 5
@@ -90,12 +94,15 @@ def check_table(found: Found) -> None:
 
 @pytest.mark.slow
 def test_the_command_prints_json(model: str, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--batch", "2", *LENGTHS, *SMALL, "--activation-dtype", "int8", "--json"]
-    assert run("bench", "kernels", model, *options) == 0
+    options = ["--batch", "2", *LENGTHS, *SMALL, "--activation-dtype", "int8", "--kv-cache-dtype", "int8"]
+    assert run("bench", "kernels", model, *options, "--json") == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["model"], found["context"], found["prompt_tokens"]) == (model, CONTEXT, 50)
     assert [each["batch"] for each in found["decode"]] == [2]
     assert found["weights"]["CODES_4_32_HALF"]["activation"] == "int8"
+    weights = sum(each["bytes"] for each in found["weights"].values())
+    assert found["decode"][0]["bytes"] == weights + 2 * CONTEXT * INT8_TOKEN_BYTES
+    assert found["kv_cache_dtype"] == "int8"
     assert found["threads"] == 1
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from actorllm_kernels.cpu.library import Heads, Kernels, Kind, Op, Shape, Step
+from actorllm_kernels.cpu.library import Cache, Heads, Kernels, Kind, Op, Shape, Step
 from numpy.typing import NDArray
 
 from .programs import THREADS, Doubles, Floats, aligned, bfloat16, padded, widened
@@ -79,16 +79,20 @@ Row = tuple[Request, int, int]
 class Attention:
     """Rotates, attends and joins one layer, over a cache that is full of what others have left."""
 
-    def __init__(self, kernels: Kernels, case: Case, turn: Turn) -> None:
+    def __init__(self, kernels: Kernels, case: Case, turn: Turn, cache: Cache = Cache.BF16) -> None:
         tokens = sum(case.lengths)
         self._case = case
         self._num_blocks = tokens // case.block + 2 * len(case.lengths) + 2
-        wide = padded(case.size, 16)
+        heads = Heads(case.heads, case.keys, case.size, padded(case.size, 16), case.block, cache)
         width = (case.heads + 2 * case.keys) * case.size
         self._source = aligned((tokens, padded(width, 32)))
-        self._queries = aligned((tokens, case.heads, wide), np.uint16)
+        self._queries = aligned((tokens, case.heads, kernels.query_bytes(heads)), np.uint8)
         self._target = aligned((tokens, padded(case.heads * case.size, 32) + 32))
-        self._cache = aligned((self._num_blocks, case.keys * 2 * case.block * wide), np.uint16)
+        part = kernels.cache_bytes(heads) // case.keys
+        self._cache = aligned((self._num_blocks, case.keys, part), np.uint8)
+        scales = 2 * case.block * 4 * (cache is Cache.INT8)
+        self._numbers, self._scales = self._cache[..., : part - scales], self._cache[..., part - scales :]
+        self._kind = cache
         self._kept: list[Any] = [turn]
         self._free: list[int] = []
         common = {"window": case.window, "soft_cap": case.soft_cap}
@@ -117,7 +121,7 @@ class Attention:
         )
         tables = [(c_void_p * 1)(table.ctypes.data) for table in (turn.cosines, turn.sines)]
         shape = Shape(
-            Heads(case.heads, case.keys, case.size, wide, case.block),
+            heads,
             self._cache.nbytes,
             self._cache.ctypes.data,
             *(cast(table, POINTER(c_void_p)) for table in tables),
@@ -129,7 +133,10 @@ class Attention:
     def forget(self, seed: int) -> None:
         """All blocks are free, and hold what is finite; block 0 stays so."""
         rng = np.random.default_rng(seed)
-        self._cache[...] = rng.integers(0, 1 << 16, self._cache.shape, dtype=np.uint16) & 0xFF7F
+        self._cache[...] = rng.integers(0, 1 << 8, self._cache.shape, dtype=np.uint8)
+        if self._kind is Cache.BF16:
+            self._numbers.view(np.uint16)[...] &= 0xFF7F
+        self._scales.view(np.uint32)[...] &= 0xFF7FFFFF
         self._free = (rng.permutation(self._num_blocks - 1) + 1).tolist()
 
     def step(self, rows: Sequence[Row], num_threads: int = 1) -> list[Floats]:
@@ -169,10 +176,15 @@ class Attention:
         if case.window:
             for place in range(max(0, begin - case.window + 1) // case.block):
                 if request.blocks[place] >= 0:
-                    self._cache[request.blocks[place]] = 0x7F7F  # the largest bfloat16
+                    self._fill(request.blocks[place])
                     self._free.append(request.blocks[place])
                     request.blocks[place] = -1
         return request.blocks[: -(-end // case.block)]
+
+    def _fill(self, block: int) -> None:
+        """With the largest numbers that there are."""
+        self._numbers[block] = 0x7F if self._kind is Cache.BF16 else 0xFF
+        self._scales.view(np.float32)[block] = np.finfo(np.float32).max
 
     def _vector(self, values: Floats | None) -> int | None:
         if values is None:
@@ -206,37 +218,62 @@ class Exact:
     noise: Doubles
 
 
-def exact(case: Case, request: Request, turn: Turn, positions: NDArray[np.int64], flips: int = 0) -> Exact:
-    """Attention of q, k and v rounded to bfloat16; what is after that in float64.
+def exact(
+    case: Case,
+    request: Request,
+    turn: Turn,
+    positions: NDArray[np.int64],
+    flips: int = 0,
+    cache: Cache = Cache.BF16,
+) -> Exact:
+    """Attention of q, k and v rounded as they are for this cache; what is after that in float64.
 
-    The kernels may be off by 2^-8 of every softmax weight, since these are rounded to bfloat16, and by what
-    float32 does: to a score 2^-24 of the sum of its products' sizes, `size` times; to a weight as much as to
-    the score, and 2^-18 for exp, tanh and a maximum that moves; to sums over the keys 2^-24 for each. On
-    average roundings to bfloat16 are off by less than half of that, and add up as squares. Of a pair of q
-    and k so many numbers (`flips`) may have been rounded to the other neighbour, 2^-7 of it away.
+    The kernels may be off by what float32 does: to a score 2^-24 of the sum of its products' sizes, `size`
+    times; to a weight as much as to the score, and 2^-18 for exp, tanh and a maximum that moves; to sums over
+    the keys 2^-24 for each. And they round the softmax weights: to bfloat16 by 2^-8 of each, on average by
+    less than half of that; for values in bytes, each times its value's scale, by half of a unit, on average
+    by 1 / sqrt(12) of one, where 32639 units are the largest of 64 keys. On average they add up as squares.
+    Of a pair of q and k so many numbers (`flips`) may have been rounded to the other neighbour, 2^-7 of the
+    largest away, and in bytes each number of q, 2^-14 of it.
     """
     rows, heads, norms = request.rows.astype(np.float64), case.heads, turn.norms or (None, None)
     q = turned(rows[:, :heads], turn, norms[0])[positions] * case.scale
     k = turned(rows[:, heads : heads + case.keys], turn, norms[1])
-    q, k, v = (widened(bfloat16(part)).astype(np.float64) for part in (q, k, rows[:, heads + case.keys :]))
+    (q, _), (k, _) = rounded(q, 32639, cache), rounded(k, 127, cache)
+    v, scales = rounded(rows[:, heads + case.keys :], 127, cache)
     key = np.arange(len(rows))
     seen = key <= positions[:, None]
     if case.window:
         seen &= key > positions[:, None] - case.window
     parts = [np.zeros((len(positions), heads, case.size)) for _ in range(3)]
     for head in range(heads):
-        mine = q[:, head], k[:, head // case.group], v[:, head // case.group]
-        for part, value in zip(parts, _head(case, *mine, seen, flips), strict=True):
-            part[:, head] = value
+        kv = head // case.group
+        weights, slack = _weigh(case, q[:, head], k[:, kv], seen, flips)
+        error, noise = _rounding(weights, v[:, kv], scales[:, kv], cache)
+        parts[0][:, head] = weights @ v[:, kv]
+        parts[1][:, head] = error + slack * (weights @ np.abs(v[:, kv]))
+        parts[2][:, head] = noise
     return Exact(*parts)
 
 
-def _head(
-    case: Case, q: Doubles, k: Doubles, v: Doubles, seen: NDArray[np.bool_], flips: int
-) -> tuple[Doubles, ...]:
+def rounded(heads: Doubles, most: int, cache: Cache) -> tuple[Doubles, Doubles]:
+    """Heads [..., size] as a cache has them or wants them; in bytes, or 16 bits, with their scales."""
+    floats = heads.astype(np.float32)
+    if cache is Cache.BF16:
+        return widened(bfloat16(floats)).astype(np.float64), np.ones((*heads.shape[:-1], 1))
+    size = np.abs(floats).max(-1, keepdims=True)
+    scales = (size / np.float32(most)).astype(np.float64)
+    return np.rint(floats * (np.float32(most) / size)) * scales, scales
+
+
+def _weigh(
+    case: Case, q: Doubles, k: Doubles, seen: NDArray[np.bool_], flips: int
+) -> tuple[Doubles, Doubles]:
+    """The softmax weights, and how far float32 and flips may shift them, of their size."""
     scores = q @ k.T
     slack = case.size * 2.0**-24 * (np.abs(q) @ np.abs(k).T)
-    slack += flips * 2.0**-7 * np.outer(np.abs(q).max(1), np.abs(k).max(1))
+    flipped = flips * 2.0**-7 + bool(flips) * case.size * 2.0**-14
+    slack += flipped * np.outer(np.abs(q).max(1), np.abs(k).max(1))
     if case.soft_cap:
         scores = case.soft_cap * np.tanh(scores / case.soft_cap)
         slack += 2.0**-20 * case.soft_cap
@@ -244,4 +281,18 @@ def _head(
     weights = np.exp(scores - scores.max(1, keepdims=True))
     weights /= weights.sum(1, keepdims=True)
     slack = np.expm1(2 * np.where(seen, slack, 0).max(1, keepdims=True)) + 2.0**-18 + len(k) * 2.0**-23
-    return weights @ v, (2.0**-8 + slack) * (weights @ np.abs(v)), np.sqrt(weights**2 @ v**2)
+    return weights, slack
+
+
+def _rounding(weights: Doubles, v: Doubles, scales: Doubles, cache: Cache) -> tuple[Doubles, Doubles]:
+    """What rounding the weights does to each number at most, and on average."""
+    if cache is Cache.BF16:
+        return 2.0**-8 * (weights @ np.abs(v)), 2.0**-9 * np.sqrt(weights**2 @ v**2)
+    error, squares = (np.zeros((len(weights), v.shape[1])) for _ in range(2))
+    for chunk in (slice(begin, begin + 64) for begin in range(0, len(v), 64)):
+        unit = (weights[:, chunk] * scales[chunk].T).max(1, keepdims=True) / 32639
+        codes = v[chunk] / scales[chunk]
+        counts = (weights[:, chunk] > 0).astype(np.float64)
+        error += unit / 2 * (counts @ np.abs(codes))
+        squares += unit**2 / 12 * (counts @ codes**2)
+    return error, np.sqrt(np.maximum(squares, 1e-30))  # nothing rounds zeros

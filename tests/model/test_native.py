@@ -68,6 +68,40 @@ def test_codes_are_multiplied_as_they_are(tmp_path: Path) -> None:
     assert distance(some_logits(native, checkpoint, activation_dtype="int8"), exact) < 0.05
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_cache_in_bytes_costs_some_percent(name: str, tmp_path: Path) -> None:
+    checkpoint = saved(name, tmp_path, torch.float32)
+    usual = some_logits(native, checkpoint, dtype="bfloat16")
+    rounded = some_logits(native, checkpoint, dtype="bfloat16", kv_cache_dtype="int8")
+    assert 0.002 < distance(rounded, usual) < 0.06
+
+
+def test_a_cache_in_bytes_has_room_for_more(tmp_path: Path) -> None:
+    checkpoint = saved("llama", tmp_path, torch.bfloat16)
+    memory, program = 1 << 18, program_of(checkpoint.architecture)
+    for dtype, size in (("auto", 32), ("bfloat16", 32), ("int8", 16 + 4)):  # 8 numbers are filled up to 16
+        config = config_of(
+            checkpoint,
+            kv_cache_dtype=dtype,
+            kv_cache_memory_bytes=memory,
+            num_gpu_blocks_override=None,
+        )
+        block = 16 * program.num_slabs * program.num_kv_heads * 2 * size
+        assert open_runner(checkpoint, config).num_blocks == memory // block
+
+
+@pytest.mark.parametrize("asked", ["bfloat16", "int8"])
+def test_the_reference_has_only_the_dtype_of_the_model_in_its_cache(
+    tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTORLLM_CPU_KERNELS", "reference")
+    checkpoint = saved("llama", tmp_path, torch.float32)
+    told = f"kv_cache_dtype is {asked}, but the reference .* float32: take auto, or the native kernels"
+    with pytest.raises(ConfigError, match=told):
+        open_runner(checkpoint, config_of(checkpoint, kv_cache_dtype=asked))
+    some_logits(ReferenceBackEnd, checkpoint, dtype="bfloat16", kv_cache_dtype="bfloat16")
+
+
 def test_after_sleep_the_logits_are_the_same(tmp_path: Path) -> None:
     logits: Logits = {}
     texts = open_texts(native, quantised_checkpoint(tmp_path, *KINDS), logits)

@@ -22,6 +22,8 @@ MODELS: dict[str, Callable[[Path], Checkpoint]] = {
     "gemma3": lambda path: saved("gemma3 with a soft cap and biases", path, torch.bfloat16),
     "quantised": lambda path: quantised_checkpoint(path, *KINDS),
     "int8": lambda path: quantised_checkpoint(path, *KINDS),
+    "int8 cache": lambda path: saved("llama with biases", path, torch.bfloat16),
+    "int8 cache, windows": lambda path: saved("qwen2 with windows in some layers", path, torch.bfloat16),
 }
 
 
@@ -33,6 +35,7 @@ class Bench:
         self._settings = {
             "dtype": "float32" if name == "float32" else "auto",
             "activation_dtype": "int8" if name == "int8" else "int16",
+            "kv_cache_dtype": "int8" if name.startswith("int8 cache") else "auto",
         }
         self.windows = self._checkpoint.architecture.windows
         self.logits: Logits = {}

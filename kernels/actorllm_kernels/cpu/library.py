@@ -27,6 +27,18 @@ class Activation(IntEnum):
     F32 = 3
 
 
+class Cache(IntEnum):
+    """What numbers keys and values are kept in; see src/cache.h."""
+
+    BF16 = 0
+    INT8 = 1
+
+    @property
+    def dtype(self) -> str:
+        """Its name among the dtypes of a configuration."""
+        return {Cache.BF16: "bfloat16", Cache.INT8: "int8"}[self]
+
+
 class Form(IntEnum):
     """How weights are packed: bits of a code, columns that share scale and offset, how these are stored.
 
@@ -105,6 +117,7 @@ class Heads(ctypes.Structure):
         ("size", c_int64),
         ("padded", c_int64),
         ("block_size", c_int64),
+        ("cache", c_int64),
     )
 
 
@@ -159,12 +172,24 @@ class Kernels:
             function = getattr(library, f"actorllm_{name}")
             function.argtypes, function.restype = (ctypes.c_int,), c_int64
         self._activation_bytes = library.actorllm_activation_bytes
+        for name in ("cache_bytes", "query_bytes"):
+            function = getattr(library, f"actorllm_{name}")
+            function.argtypes, function.restype = (ctypes.POINTER(Heads),), c_int64
+        self._cache_bytes, self._query_bytes = library.actorllm_cache_bytes, library.actorllm_query_bytes
         for which, structure in enumerate((Op, Shape, Step)):
             assert library.actorllm_sizes(which) == ctypes.sizeof(structure), f"{structure.__name__} differs"
 
     def activation_bytes(self, activation: Activation) -> int:
         """Bytes of 16 rows and 32 columns of a product's left side."""
         return int(self._activation_bytes(activation))
+
+    def cache_bytes(self, heads: Heads) -> int:
+        """Bytes of one block of one layer's cache."""
+        return int(self._cache_bytes(ctypes.byref(heads)))
+
+    def query_bytes(self, heads: Heads) -> int:
+        """Bytes of one head of a token's query."""
+        return int(self._query_bytes(ctypes.byref(heads)))
 
     def open(self, ops: list[Op], shape: Shape, num_threads: int, kept: object = None) -> "Running":
         """A program, ready to run on so many threads.

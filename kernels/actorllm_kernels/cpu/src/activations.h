@@ -53,10 +53,12 @@ INLINE void narrow(int8_t* to, I value) {
     std::memcpy(to, &bytes, sizeof bytes);
 }
 
+constexpr float MOST_INT16 = 32639.0f;  // 127 * 256 + 127
+
 // 32 numbers of one row into its place in a block.
 template <int PLANES>
 INLINE void put_integers(IntBlock<PLANES>& block, int row, Wants wants, F first, F second) {
-    constexpr float MOST = PLANES == 1 ? 127.0f : 32639.0f;  // 32639 = 127 * 256 + 127
+    constexpr float MOST = PLANES == 1 ? 127.0f : MOST_INT16;
     const float size = largest(max(abs(first), abs(second)));
     const float inverse = size > 1e-30f ? MOST / size : 0.0f;  // what is smaller is zero
     const float scale = size / MOST;

@@ -12,14 +12,15 @@
 #include "elementwise.h"
 
 constexpr int CHUNK = 64;        // keys under one maximum
+constexpr int TILES = CHUNK / LANES;  // of 16 keys
 constexpr int SPLIT = 512;       // keys from one start
 constexpr int MOST_QUERIES = 12; // rows (tokens times heads) of one task, that share keys
 
 struct Attention {
     Heads heads;
-    const uint16_t* queries;  // [N, heads, padded]
-    uint16_t* cache;          // of this layer
-    float* out;               // [N, stride]
+    const char* queries;  // [N, heads], rows of the kind that the cache's numbers want
+    char* cache;          // of this layer
+    float* out;           // [N, stride]
     int64_t stride;
     int64_t window;  // tokens that a token sees; 0: all
     float soft_cap;
@@ -51,11 +52,12 @@ struct State {
     }
 };
 
-INLINE const uint32_t* query(const Attention& a, const Queries& q, int row) {
+template <class C>
+INLINE typename C::Row query(const Attention& a, const Queries& q, int row) {
     const int64_t group = a.heads.queries / a.heads.keys;
     const int64_t head = q.head * group + q.first + row % q.heads;
     const int64_t token = q.token + row / q.heads;
-    return (const uint32_t*)(a.queries + (token * a.heads.queries + head) * a.heads.padded);
+    return (typename C::Row)(a.queries + (token * a.heads.queries + head) * C::row_bytes(a.heads.padded));
 }
 
 // The block that has this key; any at all where the request has none (nobody sees such keys).
@@ -65,69 +67,86 @@ INLINE int64_t block_of(const Attention& a, const Queries& q, int64_t key) {
     return block < 0 ? 0 : block;
 }
 
-// Where the keys and values of a chunk stand: tiles of 16 keys, and pairs of values.
+// Where a chunk stands: tiles of 16 keys, vectors of values, and the scales of both by tiles.
 struct Places {
-    const uint16_t *keys[4], *pairs[CHUNK / 2];
+    const char *keys[TILES], *values[CHUNK / 2];
+    const float *key_scales[TILES], *value_scales[TILES];
 };
 
+template <class C>
 static void find(const Attention& a, const Queries& q, int64_t key, Places& places) {
-    for (int t = 0; t < 4; t++) {
-        const int64_t at = key + t * LANES, offset = at % a.heads.block_size;
-        const int64_t block = block_of(a, q, at);
-        places.keys[t] = keys_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
-        const uint16_t* values = values_of(a.cache, a.heads, block, q.head) + offset * a.heads.padded;
-        for (int i = 0; i < LANES / 2; i++) places.pairs[t * LANES / 2 + i] = values + i * 2 * a.heads.padded;
+    constexpr int VECTORS = LANES / C::NUMBERS;
+    for (int t = 0; t < TILES; t++) {
+        const int64_t at = key + t * LANES, token = at % a.heads.block_size;
+        const Part<C> part(a.cache, a.heads, block_of(a, q, at), q.head);
+        places.keys[t] = part.keys(token);
+        for (int i = 0; i < VECTORS; i++) places.values[t * VECTORS + i] = part.values(token + i * C::NUMBERS);
+        places.key_scales[t] = part.key_scales(token);
+        places.value_scales[t] = part.value_scales(token);
     }
 }
 
-// Scores of ROWS rows with 64 keys, TILES tiles of 16 keys at once. The next chunk's keys are on their way
+// Scores of ROWS rows with 64 keys, AT_ONCE tiles of 16 keys at once. The next chunk's keys are on their way
 // meanwhile.
-template <int ROWS>
-INLINE void scores_of(const Attention& a, const Queries& q, int row, const uint16_t* const keys[4],
-                      const uint16_t* const next[4], float scores[][CHUNK]) {
-    constexpr int TILES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
-    const uint32_t* queries[ROWS];
-    for (int r = 0; r < ROWS; r++) queries[r] = query(a, q, row + r);
-    for (int tile = 0; tile < 4; tile += TILES) {
-        F totals[ROWS][TILES] = {};
-        for (int64_t i = 0; i < a.heads.padded / 2; i++)
-            for (int t = 0; t < TILES; t++) {
-                const Bytes pairs = load_bytes(keys[tile + t] + i * 2 * LANES);
-                __builtin_prefetch(next[tile + t] + i * 2 * LANES);
-                for (int r = 0; r < ROWS; r++) totals[r][t] = dot_bf16(totals[r][t], pairs, queries[r][i]);
-            }
+template <class C, int ROWS>
+INLINE void scores_of(const Attention& a, const Queries& q, int row, const Places& here, const Places& next,
+                      float scores[][CHUNK]) {
+    constexpr int AT_ONCE = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
+    typename C::Row queries[ROWS];
+    for (int r = 0; r < ROWS; r++) queries[r] = query<C>(a, q, row + r);
+    for (int tile = 0; tile < TILES; tile += AT_ONCE) {
+        typename C::Total totals[ROWS][AT_ONCE];
         for (int r = 0; r < ROWS; r++)
-            for (int t = 0; t < TILES; t++) store(scores[row + r] + (tile + t) * LANES, totals[r][t]);
+            for (int t = 0; t < AT_ONCE; t++) totals[r][t] = C::begin(queries[r], F{});
+        for (int64_t begin = 0; begin < a.heads.padded / C::NUMBERS; begin += LANES / C::NUMBERS)
+#pragma GCC unroll 8
+            for (int64_t i = begin; i < begin + LANES / C::NUMBERS; i++)
+                for (int t = 0; t < AT_ONCE; t++) {
+                    const Bytes vector = load_bytes(here.keys[tile + t] + i * VECTOR);
+                    __builtin_prefetch(next.keys[tile + t] + i * VECTOR);
+                    for (int r = 0; r < ROWS; r++) C::add(totals[r][t], vector, queries[r], i);
+                }
+        for (int r = 0; r < ROWS; r++)
+            for (int t = 0; t < AT_ONCE; t++) {
+                F score = C::end(totals[r][t], queries[r], F{});
+                if (C::SCALED) score = score * load(here.key_scales[tile + t]);
+                store(scores[row + r] + (tile + t) * LANES, score);
+            }
     }
 }
+
+// The weights of a chunk, of each row.
+template <class C>
+using Weighed = char[C::row_bytes(CHUNK)];
 
 // values[row] = values[row] * alpha + the sum of weight * value over the 64 keys, SLICES * 16 numbers at once.
-template <int ROWS, int SLICES>
-INLINE void slices_of(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs,
-                      const uint16_t* const* next, int64_t slice, const float* alpha, float (*values)[MOST_HEAD]) {
-    F totals[ROWS][SLICES];
+template <class C, int ROWS, int SLICES>
+INLINE void slices_of(const Weighed<C>* weights, const Places& here, const Places& next, int64_t slice,
+                      const float* alpha, float (*values)[MOST_HEAD]) {
+    const auto row = [=](int r) { return (typename C::Row)weights[r]; };
+    const auto before = [=](int r, int s) { return load(values[r] + (slice + s) * LANES) * splat(alpha[r]); };
+    typename C::Total totals[ROWS][SLICES];
     for (int r = 0; r < ROWS; r++)
-        for (int s = 0; s < SLICES; s++)
-            totals[r][s] = load(values[r] + (slice + s) * LANES) * splat(alpha[r]);
-    for (int i = 0; i < CHUNK / 2; i++)
+        for (int s = 0; s < SLICES; s++) totals[r][s] = C::begin(row(r), before(r, s));
+    for (int i = 0; i < CHUNK / C::NUMBERS; i++)
         for (int s = 0; s < SLICES; s++) {
-            const Bytes both = load_bytes(pairs[i] + (slice + s) * 2 * LANES);
-            __builtin_prefetch(next[i] + (slice + s) * 2 * LANES);
-            for (int r = 0; r < ROWS; r++) totals[r][s] = dot_bf16(totals[r][s], both, weights[r][i]);
+            const Bytes vector = load_bytes(here.values[i] + (slice + s) * VECTOR);
+            __builtin_prefetch(next.values[i] + (slice + s) * VECTOR);
+            for (int r = 0; r < ROWS; r++) C::add(totals[r][s], vector, row(r), i);
         }
     for (int r = 0; r < ROWS; r++)
-        for (int s = 0; s < SLICES; s++) store(values[r] + (slice + s) * LANES, totals[r][s]);
+        for (int s = 0; s < SLICES; s++)
+            store(values[r] + (slice + s) * LANES, C::end(totals[r][s], row(r), before(r, s)));
 }
 
-template <int ROWS>
-INLINE void values_of_rows(const uint32_t (*weights)[CHUNK / 2], const uint16_t* const* pairs,
-                           const uint16_t* const* next, int64_t padded, const float* alpha,
-                           float (*values)[MOST_HEAD]) {
+template <class C, int ROWS>
+INLINE void values_of_rows(const Weighed<C>* weights, const Places& here, const Places& next, int64_t padded,
+                           const float* alpha, float (*values)[MOST_HEAD]) {
     constexpr int SLICES = ROWS <= 3 ? 4 : ROWS <= 6 ? 2 : 1;
     int64_t slice = 0;
     for (; slice + SLICES <= padded / LANES; slice += SLICES)
-        slices_of<ROWS, SLICES>(weights, pairs, next, slice, alpha, values);
-    for (; slice < padded / LANES; slice++) slices_of<ROWS, 1>(weights, pairs, next, slice, alpha, values);
+        slices_of<C, ROWS, SLICES>(weights, here, next, slice, alpha, values);
+    for (; slice < padded / LANES; slice++) slices_of<C, ROWS, 1>(weights, here, next, slice, alpha, values);
 }
 
 // Calls one<ROWS>(row) for all rows: 12, 6, 3, 2 or 1 at once, as many as the CPU has registers for.
@@ -142,14 +161,16 @@ INLINE void by_pieces(int rows, One one) {
     for (; row < rows; row++) one(std::integral_constant<int, 1>(), row);
 }
 
-// The softmax weights of one row's 64 scores as bfloat16; the row's maximum and sum move on.
-INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, float scores[CHUNK], State& state,
-                   int row, uint32_t weights[CHUNK / 2]) {
+// The softmax weights of one row's 64 scores, each times its value's scale; the row's maximum and sum, which
+// are without that scale, move on. Returns what the values so far are to be multiplied with.
+template <class C>
+INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, const float scores[CHUNK],
+                   const Places& here, State& state, int row, F weights[TILES]) {
     const int64_t seen = position - first_key;  // the last key of the chunk that is seen
     const int64_t hidden = a.window ? position - a.window - first_key : -1;  // the last that is too old
-    F part[4];
+    F part[TILES];
     F most = splat(-std::numeric_limits<float>::infinity());
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < TILES; t++) {
         part[t] = load(scores + t * LANES);
         if (a.soft_cap > 0) part[t] = splat(a.soft_cap) * tanh(part[t] * splat(1.0f / a.soft_cap));
         if (seen < (t + 1) * LANES - 1 || hidden >= t * LANES)
@@ -160,16 +181,15 @@ INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, floa
     }
     const float before = state.most[row], now = std::max(before, largest(most));
     if (now == -std::numeric_limits<float>::infinity()) {
-        std::memset(weights, 0, CHUNK / 2 * sizeof *weights);
+        std::fill(weights, weights + TILES, F{});
         return 1.0f;
     }
     F total = F{};
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < TILES; t++) {
         const I is_seen = part[t] > splat(-std::numeric_limits<float>::infinity());
-        const F weight = (F)((I)exp(part[t] - splat(now)) & is_seen);
-        total = total + weight;
-        const U16 rounded = to_bf16(weight);
-        std::memcpy(weights + t * LANES / 2, &rounded, sizeof rounded);
+        weights[t] = (F)((I)exp(part[t] - splat(now)) & is_seen);
+        total = total + weights[t];
+        if (C::SCALED) weights[t] = weights[t] * load(here.value_scales[t]);
     }
     const float alpha = before == now ? 1.0f : exp(splat(before - now))[0];
     state.most[row] = now;
@@ -177,18 +197,34 @@ INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, floa
     return alpha;
 }
 
-static void attend_chunk(const Attention& a, const Queries& q, int64_t key, const Places& here,
-                         const Places& next, State& state) {
+template <class C>
+static void attend_chunk(const Attention& a, const Queries& q, int64_t key, const Places& here, const Places& next,
+                         State& state) {
     float scores[MOST_QUERIES][CHUNK], alpha[MOST_QUERIES];
-    uint32_t weights[MOST_QUERIES][CHUNK / 2];
-    by_pieces(q.rows(),
-              [&](auto rows, int row) { scores_of<rows.value>(a, q, row, here.keys, next.keys, scores); });
+    F floats[MOST_QUERIES][TILES];
+    alignas(VECTOR) Weighed<C> weights[MOST_QUERIES];
+    for (int t = 0; C::SCALED && t < TILES; t++) {
+        __builtin_prefetch(next.key_scales[t]);
+        __builtin_prefetch(next.value_scales[t]);
+    }
+    by_pieces(q.rows(), [&](auto rows, int row) { scores_of<C, rows.value>(a, q, row, here, next, scores); });
     for (int row = 0; row < q.rows(); row++)
-        alpha[row] = weigh(a, q.position + row / q.heads, key, scores[row], state, row, weights[row]);
+        alpha[row] = weigh<C>(a, q.position + row / q.heads, key, scores[row], here, state, row, floats[row]);
+    // In a loop of its own: so the CPU works at several rows at once.
+    for (int row = 0; row < q.rows(); row++) C::put_row(floats[row], TILES, weights[row]);
     by_pieces(q.rows(), [&](auto rows, int row) {
-        values_of_rows<rows.value>(weights + row, here.pairs, next.pairs, a.heads.padded, alpha + row,
-                                   state.values + row);
+        values_of_rows<C, rows.value>(weights + row, here, next, a.heads.padded, alpha + row, state.values + row);
     });
+}
+
+template <class C>
+static void attend_chunks(const Attention& a, const Queries& q, int64_t begin, int64_t end, State& state) {
+    Places places[2];
+    find<C>(a, q, begin, places[0]);
+    for (int64_t key = begin, i = 0; key < end; key += CHUNK, i = 1 - i) {
+        find<C>(a, q, std::min(key + CHUNK, q.last() / CHUNK * CHUNK), places[1 - i]);
+        attend_chunk<C>(a, q, key, places[i], places[1 - i], state);
+    }
 }
 
 // The first key that any of the queries sees.
@@ -200,12 +236,7 @@ static void attend_split(const Attention& a, const Queries& q, int64_t split, St
     state.clear(q.rows(), a.heads.padded);
     const int64_t end = std::min<int64_t>((split + 1) * SPLIT, q.last() + 1);
     const int64_t begin = std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
-    Places places[2];
-    find(a, q, begin, places[0]);
-    for (int64_t key = begin, i = 0; key < end; key += CHUNK, i = 1 - i) {
-        find(a, q, std::min(key + CHUNK, q.last() / CHUNK * CHUNK), places[1 - i]);
-        attend_chunk(a, q, key, places[i], places[1 - i], state);
-    }
+    with_cache(a.heads.cache, [&](auto cache) { attend_chunks<decltype(cache)>(a, q, begin, end, state); });
 }
 
 // `more` joins the total.

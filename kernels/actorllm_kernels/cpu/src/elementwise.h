@@ -1,6 +1,7 @@
 // What a step does besides products and attention: embedding, norms, gates, the rotary embedding.
 #pragma once
 
+#include "cache.h"
 #include "linear.h"
 
 // -- embedding ---------------------------------------------------------------------------------------
@@ -134,25 +135,6 @@ static void norm_row(const float* row, const float* norm, int64_t width, float e
 
 // -- heads -------------------------------------------------------------------------------------------
 
-struct Heads {
-    int64_t queries, keys;   // heads of q, and of k and v
-    int64_t size, padded;    // numbers of a head, and that rounded up to 16
-    int64_t block_size;      // tokens of a block of the cache
-};
-
-// The cache of a layer has for each block and each key-value head first its keys, then its values: tiles of
-// 16 keys [padded / 2][16][2], and pairs of values [block_size / 2][padded][2], so that one vector has two
-// numbers of each of 16 keys, or two keys' values of 16 numbers.
-INLINE uint16_t* keys_of(uint16_t* cache, const Heads& heads, int64_t block, int64_t head) {
-    return cache + (block * heads.keys + head) * 2 * heads.block_size * heads.padded;
-}
-
-INLINE uint16_t* values_of(uint16_t* cache, const Heads& heads, int64_t block, int64_t head) {
-    return keys_of(cache, heads, block, head) + heads.block_size * heads.padded;
-}
-
-constexpr int MOST_HEAD = 256;
-
 struct Turn {
     const float *cosines, *sines;  // [head size / 2] of this position
     const float *q_norm, *k_norm;  // [head size rounded up to 32], or null
@@ -174,40 +156,27 @@ INLINE void turn(const float* head, const Turn& by, const float* norm, int64_t s
     }
 }
 
-INLINE void round_head(const float* head, int64_t size, int64_t padded, float scale, uint16_t* to) {
-    for (int64_t i = 0; i < padded; i += LANES) {
-        const F x = (size > i ? load_some(head + i, (int)(size - i)) : F{}) * splat(scale);
-        const U16 rounded = to_bf16(x);
-        std::memcpy(to + i, &rounded, sizeof rounded);
-    }
-}
-
-// What is not finite in bfloat16 would be: a key that nobody sees has weight 0, and 0 * NaN is NaN.
-INLINE void make_finite(float* head, int64_t size) {
-    for (int64_t i = 0; i < size; i++)
-        if (!(std::fabs(head[i]) < 3.38e38f)) head[i] = 0;
-}
-
 // Of one token's row of q, k and v what belongs to one key-value head: q is turned, scaled and rounded to
 // `queries`, k and v go into the cache.
-static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t head, int64_t slot,
-                   uint16_t* queries, uint16_t* cache) {
+template <class C>
+static void rotate_in(const float* row, const Heads& heads, const Turn& by, int64_t head, int64_t slot,
+                      char* queries, char* cache) {
     float turned[MOST_HEAD];
-    uint16_t rounded[MOST_HEAD];
     const int64_t shared = heads.queries / heads.keys;
     for (int64_t h = head * shared; h < (head + 1) * shared; h++) {
         turn(row + h * heads.size, by, by.q_norm, heads.size, turned);
-        round_head(turned, heads.size, heads.padded, by.scale, queries + h * heads.padded);
+        put_query<C>(turned, heads, by.scale, queries + h * C::row_bytes(heads.padded));
     }
-    const int64_t block = slot / heads.block_size, offset = slot % heads.block_size;
+    const Part<C> part(cache, heads, slot / heads.block_size, head);
+    const int64_t token = slot % heads.block_size;
     turn(row + (heads.queries + head) * heads.size, by, by.k_norm, heads.size, turned);
-    make_finite(turned, heads.size);
-    round_head(turned, heads.size, heads.padded, 1.0f, rounded);
-    uint16_t* key = keys_of(cache, heads, block, head) + offset / 16 * 16 * heads.padded + offset % 16 * 2;
-    for (int64_t i = 0; i < heads.padded; i += 2) std::memcpy(key + i * 16, rounded + i, 4);
+    put_key(turned, heads, part, token);
     std::memcpy(turned, row + (heads.queries + heads.keys + head) * heads.size, heads.size * sizeof(float));
-    make_finite(turned, heads.size);
-    round_head(turned, heads.size, heads.padded, 1.0f, rounded);
-    uint16_t* value = values_of(cache, heads, block, head) + offset / 2 * 2 * heads.padded + offset % 2;
-    for (int64_t i = 0; i < heads.padded; i++) value[2 * i] = rounded[i];
+    put_value(turned, heads, part, token);
+}
+
+static void rotate(const float* row, const Heads& heads, const Turn& by, int64_t head, int64_t slot, char* queries,
+                   char* cache) {
+    with_cache(heads.cache,
+               [&](auto kind) { rotate_in<decltype(kind)>(row, heads, by, head, slot, queries, cache); });
 }

@@ -176,7 +176,7 @@ class Engine {
 
     // -- attention ---------------------------------------------------------------------------------
 
-    uint16_t* cache(const Op& op) const { return (uint16_t*)((char*)shape_.cache + op.layer * shape_.layer_bytes); }
+    char* cache(const Op& op) const { return shape_.cache + op.layer * shape_.layer_bytes; }
 
     // Layers of one group and one window cut their work in the same way.
     int cut_of(const Op& op) const {
@@ -196,14 +196,14 @@ class Engine {
         const int64_t position = step_.positions[token], half = shape_.heads.size / 2;
         const Turn by{shape_.cosines[op.rope] + position * half, shape_.sines[op.rope] + position * half,
                       op.bias, op.k_norm, op.eps, op.scale};
-        uint16_t* queries = (uint16_t*)op.target + token * shape_.heads.queries * shape_.heads.padded;
+        char* queries = (char*)op.target + token * shape_.heads.queries * query_bytes(shape_.heads);
         rotate((const float*)op.source + token * op.source_stride, shape_.heads, by, head,
                step_.slot_mapping[op.group * step_.num_tokens + token], queries, cache(op));
     }
 
     Attention attention(const Op& op) const {
-        return Attention{shape_.heads, (const uint16_t*)op.source, cache(op),  (float*)op.target,
-                         op.target_stride, op.window, op.soft_cap};
+        return Attention{shape_.heads,     (const char*)op.source, cache(op),  (float*)op.target,
+                         op.target_stride, op.window,              op.soft_cap};
     }
 
     void attend_task(const Op& op, const Piece& piece) {
@@ -248,4 +248,8 @@ int64_t actorllm_sizes(int which) {
 }
 
 int64_t actorllm_activation_bytes(int activation) { return block_size(activation); }
+
+int64_t actorllm_cache_bytes(const Heads* heads) { return cache_bytes(*heads); }
+
+int64_t actorllm_query_bytes(const Heads* heads) { return query_bytes(*heads); }
 }

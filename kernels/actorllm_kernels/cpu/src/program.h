@@ -42,7 +42,7 @@ struct Op {
 struct Shape {
     Heads heads;
     int64_t layer_bytes;   // of the cache
-    uint16_t* cache;
+    char* cache;
     const float* const* cosines;  // of each rope [positions, head size / 2]
     const float* const* sines;
 };

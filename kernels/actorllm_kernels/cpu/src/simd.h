@@ -143,6 +143,32 @@ INLINE I nearest(F a) {
     return (I)(a + magic) - splat_int(0x4b400000);
 }
 
+// 64 integers, |x| <= 32639, in two planes of signed bytes: x = 256 * high + low.
+INLINE void to_planes(const I x[4], void* high, void* low) {
+#if SIMD_AVX512
+    const __m512i half = _mm512_set1_epi32(128);
+    __m512i words[2], bytes[2];
+    for (int i = 0; i < 2; i++)  // x + 128 in 16 bits: its high byte is high, its low byte is low + 128
+        words[i] = _mm512_packs_epi32(_mm512_add_epi32((__m512i)x[2 * i], half),
+                                      _mm512_add_epi32((__m512i)x[2 * i + 1], half));
+    bytes[0] = _mm512_packs_epi16(_mm512_srai_epi16(words[0], 8), _mm512_srai_epi16(words[1], 8));
+    const __m512i mask = _mm512_set1_epi16(255);
+    bytes[1] = _mm512_packus_epi16(_mm512_and_si512(words[0], mask), _mm512_and_si512(words[1], mask));
+    bytes[1] = _mm512_xor_si512(bytes[1], _mm512_set1_epi8((char)128));
+    // Packing takes 128 bits of each in turn.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(high, _mm512_permutexvar_epi32(order, bytes[0]));
+    _mm512_storeu_si512(low, _mm512_permutexvar_epi32(order, bytes[1]));
+#else
+    for (int i = 0; i < 4; i++) {
+        const I upper = (x[i] + splat_int(128)) >> 8;
+        const I8 first = __builtin_convertvector(upper, I8), second = __builtin_convertvector(x[i] - (upper << 8), I8);
+        std::memcpy((char*)high + i * LANES, &first, sizeof first);
+        std::memcpy((char*)low + i * LANES, &second, sizeof second);
+    }
+#endif
+}
+
 // e ** a with a relative error below 2e-7; a <= 88. Range reduction by ln 2 in two parts (Cody and Waite,
 // 1980), then the Taylor polynomial of degree 7, whose remainder on [-ln 2 / 2, ln 2 / 2] is 6e-9.
 INLINE F exp(F a) {
@@ -273,10 +299,16 @@ INLINE I dot_bytes(I c, Bytes a, int32_t four) {
     std::memcpy(&c, &z, 64);
     return c;
 #else
+    // A product fits into 16 bits; a lane has two of them.
+    typedef int16_t Words __attribute__((vector_size(64)));
     int8_t b[4];
     std::memcpy(b, &four, 4);
-    const I bits = (I)a;
-    for (int j = 0; j < 4; j++) c += (bits >> (8 * j) & splat_int(255)) * splat_int(b[j]);
+    const I bits = (I)a, mask = splat_int(0x00ff00ff);
+    for (int j = 0; j < 2; j++) {
+        const Words pair = (Words)splat_int((b[j] & 0xffff) | (int32_t)((uint32_t)b[j + 2] << 16));
+        const I products = (I)((Words)(bits >> (8 * j) & mask) * pair);
+        c += (products << 16 >> 16) + (products >> 16);
+    }
     return c;
 #endif
 }
