@@ -13,6 +13,7 @@ from ..config import EngineConfig
 from ..engine.engine import Engine
 from ..errors import RequestError
 from ..params import SamplingParams
+from .lag import watch_lag
 from .load import Load, Run, Sample, draw, drive
 from .report import Report, Spread, show, spread, summarize
 
@@ -26,6 +27,7 @@ class Offline:
     batch_ms    from the first request of a batch to its last token
     steps       steps that the engine has planned
     step_ms     wall-clock time for each of them: it contains what is not hidden behind the model
+    loop_ms     how late the event loop hears of a byte at a socket meanwhile
     """
 
     report: Report
@@ -33,6 +35,7 @@ class Offline:
     batch_ms: Spread | None
     steps: int
     step_ms: float
+    loop_ms: Spread | None
 
     def json(self) -> dict[str, Any]:
         """The same for JSON: what the report has, and the rest beside it."""
@@ -57,15 +60,20 @@ async def measure(
         ask = partial(_ask, engine, params)
         await drive(ask, draw(load, load.warmup, "warm-up"), load.concurrency)
         before = await _num_steps(engine)
-        runs = [await drive(ask, prompts[first::batches], load.concurrency) for first in range(batches)]
+        async with watch_lag() as lags:
+            runs = [await drive(ask, prompts[first::batches], load.concurrency) for first in range(batches)]
         steps = await _num_steps(engine) - before
-    return _sum(load, runs, steps)
+    return _sum(load, runs, steps, spread(lags))
 
 
 def show_offline(found: Offline) -> str:
     """A table."""
     lines = [show(found.report, "this process")]
     lines.append(f"{'steps':14}{found.steps}, one in {found.step_ms:.2f} ms")
+    if (loop := found.loop_ms) is not None:
+        lines.append(
+            f"{'event loop':14}late by ms: mean {loop.mean:.2f}, p50 {loop.p50:.2f}, p99 {loop.p99:.2f}"
+        )
     if found.batch_ms is not None and found.batches > 1:
         each = found.batch_ms
         lines.append(
@@ -93,7 +101,7 @@ async def _num_steps(engine: Engine) -> int:
     return count
 
 
-def _sum(load: Load, runs: Sequence[Run], steps: int) -> Offline:
+def _sum(load: Load, runs: Sequence[Run], steps: int, loop: Spread | None) -> Offline:
     seconds = sum(run.seconds for run in runs)
     samples = [sample for run in runs for sample in run.samples]
     whole = Run(samples, seconds, sum(run.cpu_seconds for run in runs))
@@ -103,4 +111,5 @@ def _sum(load: Load, runs: Sequence[Run], steps: int) -> Offline:
         batch_ms=spread([run.seconds for run in runs]),
         steps=steps,
         step_ms=seconds / max(1, steps) * 1e3,
+        loop_ms=loop,
     )
