@@ -11,6 +11,7 @@
 
 #include "elementwise.h"
 
+constexpr I COUNTING = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 constexpr int CHUNK = 64;        // keys under one maximum
 constexpr int TILES = CHUNK / LANES;  // of 16 keys
 constexpr int SPLIT = 512;       // keys from one start
@@ -38,15 +39,16 @@ struct Queries {
     int64_t last() const { return position + count - 1; }
 };
 
-// Running softmax of the rows.
+// Running softmax of the rows. A sum is kept by lanes, and added up at the end.
 struct State {
-    float most[MOST_QUERIES], sum[MOST_QUERIES];
+    float most[MOST_QUERIES];
+    F sum[MOST_QUERIES];
     float values[MOST_QUERIES][MOST_HEAD];
 
     void clear(int rows, int64_t padded) {
         for (int r = 0; r < rows; r++) {
             most[r] = -std::numeric_limits<float>::infinity();
-            sum[r] = 0;
+            sum[r] = F{};
             std::memset(values[r], 0, padded * sizeof(float));
         }
     }
@@ -166,17 +168,20 @@ INLINE void by_pieces(int rows, One one) {
 template <class C>
 INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, const float scores[CHUNK],
                    const Places& here, State& state, int row, F weights[TILES]) {
-    const int64_t seen = position - first_key;  // the last key of the chunk that is seen
-    const int64_t hidden = a.window ? position - a.window - first_key : -1;  // the last that is too old
+    const int32_t seen = (int32_t)std::min<int64_t>(position - first_key, CHUNK);  // the last key that is seen
+    // The last that is too old.
+    const int32_t hidden = a.window ? (int32_t)std::max<int64_t>(position - a.window - first_key, -1) : -1;
     F part[TILES];
     F most = splat(-std::numeric_limits<float>::infinity());
     for (int t = 0; t < TILES; t++) {
         part[t] = load(scores + t * LANES);
         if (a.soft_cap > 0) part[t] = splat(a.soft_cap) * tanh(part[t] * splat(1.0f / a.soft_cap));
-        if (seen < (t + 1) * LANES - 1 || hidden >= t * LANES)
-            for (int i = 0; i < LANES; i++)
-                if (t * LANES + i > seen || t * LANES + i <= hidden)
-                    part[t][i] = -std::numeric_limits<float>::infinity();
+        if (seen < (t + 1) * LANES - 1 || hidden >= t * LANES) {
+            const I key = splat_int(t * LANES) + COUNTING;
+            const I outside = (key > splat_int(seen)) | (key <= splat_int(hidden));
+            const F least = splat(-std::numeric_limits<float>::infinity());
+            part[t] = (F)(((I)part[t] & ~outside) | ((I)least & outside));
+        }
         most = max(most, part[t]);
     }
     const float before = state.most[row], now = std::max(before, largest(most));
@@ -193,7 +198,7 @@ INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, cons
     }
     const float alpha = before == now ? 1.0f : exp(splat(before - now))[0];
     state.most[row] = now;
-    state.sum[row] = state.sum[row] * alpha + sum(total);
+    state.sum[row] = state.sum[row] * splat(alpha) + total;
     return alpha;
 }
 
@@ -240,23 +245,22 @@ static void attend_split(const Attention& a, const Queries& q, int64_t split, St
 }
 
 // `more` joins the total.
-INLINE void join(float& most, float& sum, float* values, float more_most, float more_sum, const float* more,
-                 int64_t padded) {
+INLINE void join(float& most, F& sum, float* values, float more_most, F more_sum, const float* more, int64_t padded) {
     const float now = std::max(most, more_most);
     if (now == -std::numeric_limits<float>::infinity()) return;
     const float ours = exp(splat(most - now))[0] * (most > -std::numeric_limits<float>::infinity());
     const float theirs = exp(splat(more_most - now))[0] * (more_most > -std::numeric_limits<float>::infinity());
     most = now;
-    sum = sum * ours + more_sum * theirs;
+    sum = sum * splat(ours) + more_sum * splat(theirs);
     for (int64_t i = 0; i < padded; i += LANES)
         store(values + i, load(values + i) * splat(ours) + load(more + i) * splat(theirs));
 }
 
-INLINE void finish(const Attention& a, const Queries& q, int row, float sum, const float* values) {
+INLINE void finish(const Attention& a, const Queries& q, int row, F total, const float* values) {
     const int64_t group = a.heads.queries / a.heads.keys;
     const int64_t head = q.head * group + q.first + row % q.heads;
     float* to = a.out + (q.token + row / q.heads) * a.stride + head * a.heads.size;
-    const F inverse = splat(1.0f / sum);
+    const F inverse = splat(1.0f / sum(total));
     for (int64_t i = 0; i < a.heads.size; i += LANES)
         store_some(to + i, load(values + i) * inverse, (int)(a.heads.size - i));
 }
@@ -278,16 +282,16 @@ static void attend(const Attention& a, const Queries& q) {
     for (int r = 0; r < q.rows(); r++) finish(a, q, r, total.sum[r], total.values[r]);
 }
 
-// One split of many, kept as rows of (values, maximum, sum).
-INLINE int64_t partial_size(const Heads& heads) { return heads.padded + 2; }
+// One split of many, kept as rows of values, sum (by lanes) and maximum.
+INLINE int64_t partial_size(const Heads& heads) { return heads.padded + 2 * LANES; }
 
 static void attend_partly(const Attention& a, const Queries& q, int64_t split, float* partial) {
     State state;
     attend_split(a, q, split, state);
     for (int r = 0; r < q.rows(); r++, partial += partial_size(a.heads)) {
         std::memcpy(partial, state.values[r], a.heads.padded * sizeof(float));
-        partial[a.heads.padded] = state.most[r];
-        partial[a.heads.padded + 1] = state.sum[r];
+        store(partial + a.heads.padded, state.sum[r]);
+        partial[a.heads.padded + LANES] = state.most[r];
     }
 }
 
@@ -298,10 +302,11 @@ static void join_parts(const Attention& a, const Queries& q, int64_t num_splits,
         float values[MOST_HEAD];
         const float* first = partials + r * size;
         std::memcpy(values, first, padded * sizeof(float));
-        float most = first[padded], total = first[padded + 1];
+        F total = load(first + padded);
+        float most = first[padded + LANES];
         for (int64_t s = 1; s < num_splits; s++) {
             const float* part = partials + (s * q.rows() + r) * size;
-            join(most, total, values, part[padded], part[padded + 1], part, padded);
+            join(most, total, values, part[padded + LANES], load(part + padded), part, padded);
         }
         finish(a, q, r, total, values);
     }
