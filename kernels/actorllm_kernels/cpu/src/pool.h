@@ -62,7 +62,8 @@ class alignas(64) Worker {
     std::atomic<int> phase_{0};
     std::atomic<int64_t> task_{0}, begun_{0};
     uint64_t last_ticket_ = 0;
-    int64_t took_ = 0;  // nanoseconds of the last task
+    int64_t took_ = 0;     // nanoseconds of the last task
+    int64_t yielded_ = 0;  // when others were let run
     bool is_mine_ = true, is_alone_ = false;
 };
 
@@ -129,6 +130,7 @@ class Pool {
 
     static constexpr int PATIENCE = 500;     // pauses of a helper before it sleeps
     static constexpr int POLITENESS = 4000;  // pauses before a waiting thread lets others run
+    static constexpr int64_t MOST_ALONE = 100000;  // nanoseconds that a core is kept from who else wants it
     static constexpr int64_t GRACE = 4000;   // nanoseconds, besides twice what a task takes, before it is taken over
 
     static uint64_t token(uint32_t round, int64_t task) { return (uint64_t)round << 32 | (uint64_t)task; }
@@ -187,6 +189,10 @@ class Pool {
         me.took_ = now - me.begun_.load(std::memory_order_relaxed);
         me.begun_.store(now, std::memory_order_relaxed);
         if (me.is_mine_) phases_[phase].left.fetch_sub(1, std::memory_order_release);
+        if (now - me.yielded_ > MOST_ALONE) {
+            me.yielded_ = now;
+            std::this_thread::yield();
+        }
     }
 
     // Does the task of a thread that has had it for long, if it is offered.
