@@ -222,12 +222,23 @@ static void attend_chunk(const Attention& a, const Queries& q, int64_t key, cons
     });
 }
 
+// What this thread will likely attend to next, from which key on.
+struct Following {
+    const Queries* queries;
+    int64_t key;
+};
+
 template <class C>
-static void attend_chunks(const Attention& a, const Queries& q, int64_t begin, int64_t end, State& state) {
+static void attend_chunks(const Attention& a, const Queries& q, int64_t begin, int64_t end, State& state,
+                          const Following& following) {
     Places places[2];
     find<C>(a, q, begin, places[0]);
     for (int64_t key = begin, i = 0; key < end; key += CHUNK, i = 1 - i) {
-        find<C>(a, q, std::min(key + CHUNK, q.last() / CHUNK * CHUNK), places[1 - i]);
+        if (key + CHUNK <= q.last()) {
+            find<C>(a, q, key + CHUNK, places[1 - i]);
+        } else {
+            find<C>(a, *following.queries, following.key, places[1 - i]);
+        }
         attend_chunk<C>(a, q, key, places[i], places[1 - i], state);
     }
 }
@@ -237,11 +248,17 @@ INLINE int64_t first_key(const Attention& a, const Queries& q) {
     return a.window ? std::max<int64_t>(0, q.position - a.window + 1) : 0;
 }
 
-static void attend_split(const Attention& a, const Queries& q, int64_t split, State& state) {
+// The first key of a split.
+INLINE int64_t begin_of(const Attention& a, const Queries& q, int64_t split) {
+    return std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
+}
+
+static void attend_split(const Attention& a, const Queries& q, int64_t split, State& state, const Following& following) {
     state.clear(q.rows(), a.heads.padded);
     const int64_t end = std::min<int64_t>((split + 1) * SPLIT, q.last() + 1);
-    const int64_t begin = std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
-    with_cache(a.heads.cache, [&](auto cache) { attend_chunks<decltype(cache)>(a, q, begin, end, state); });
+    with_cache(a.heads.cache, [&](auto cache) {
+        attend_chunks<decltype(cache)>(a, q, begin_of(a, q, split), end, state, following);
+    });
 }
 
 // `more` joins the total.
@@ -269,12 +286,12 @@ INLINE int64_t first_split(const Attention& a, const Queries& q) { return first_
 INLINE int64_t end_split(const Queries& q) { return q.last() / SPLIT + 1; }
 
 // All splits, one after the other.
-static void attend(const Attention& a, const Queries& q) {
+static void attend(const Attention& a, const Queries& q, const Following& following) {
     State total, part;
     int64_t split = first_split(a, q);
-    attend_split(a, q, split, total);
+    attend_split(a, q, split, total, following);
     while (++split < end_split(q)) {
-        attend_split(a, q, split, part);
+        attend_split(a, q, split, part, following);
         for (int r = 0; r < q.rows(); r++)
             join(total.most[r], total.sum[r], total.values[r], part.most[r], part.sum[r], part.values[r],
                  a.heads.padded);
@@ -285,9 +302,10 @@ static void attend(const Attention& a, const Queries& q) {
 // One split of many, kept as rows of values, sum (by lanes) and maximum.
 INLINE int64_t partial_size(const Heads& heads) { return heads.padded + 2 * LANES; }
 
-static void attend_partly(const Attention& a, const Queries& q, int64_t split, float* partial) {
+static void attend_partly(const Attention& a, const Queries& q, int64_t split, float* partial,
+                          const Following& following) {
     State state;
-    attend_split(a, q, split, state);
+    attend_split(a, q, split, state, following);
     for (int r = 0; r < q.rows(); r++, partial += partial_size(a.heads)) {
         std::memcpy(partial, state.values[r], a.heads.padded * sizeof(float));
         store(partial + a.heads.padded, state.sum[r]);

@@ -35,11 +35,15 @@ struct Cut {
         join.clear();
         int64_t floats = 0, total = 0;
         for (int64_t row = 0; row < step.num_rows; row++) total += step.seq_lens[row];
-        // One head after the other: rows that share blocks find them in the cache.
-        for (int64_t head = 0; head < heads.keys; head++)
-            for (int64_t row = 0; row < step.num_rows; row++)
-                // Splits cost: only what would keep one thread long behind the others has them.
-                add(heads, step, row, head, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
+        // Rows that share blocks find them in the cache when they come one after the other with the same head; other
+        // rows read a block's heads, which are neighbours in memory, one after the other.
+        const bool by_head = share_blocks(step);
+        for (int64_t i = 0; i < step.num_rows * heads.keys; i++) {
+            const int64_t row = by_head ? i % step.num_rows : i / heads.keys;
+            const int64_t head = by_head ? i / step.num_rows : i % heads.keys;
+            // Splits cost: only what would keep one thread long behind the others has them.
+            add(heads, step, row, head, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
+        }
         partials.resize(floats);
         for (Piece& piece : attend)
             if (piece.split >= 0) piece.partial = partials.data() + (int64_t)piece.partial;
@@ -47,6 +51,15 @@ struct Cut {
     }
 
   private:
+    // Whether most rows begin with the block that the row before begins with.
+    bool share_blocks(const Step& step) const {
+        const int32_t* first = step.block_table + group * step.num_rows * step.table_width;
+        int64_t same = 0;
+        for (int64_t row = 1; row < step.num_rows; row++, first += step.table_width)
+            same += first[0] >= 0 && first[0] == first[step.table_width];
+        return 2 * same > step.num_rows;
+    }
+
     // A row and a key-value head in pieces of a few tokens, and of a part of many heads that share it.
     void add(const Heads& heads, const Step& step, int64_t row, int64_t head, bool in_splits, int64_t& floats) {
         const int64_t shared = heads.queries / heads.keys;

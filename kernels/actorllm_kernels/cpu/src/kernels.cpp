@@ -93,7 +93,7 @@ class Engine {
             case OP_LINEAR:
             case OP_GATED: return multiply_task(worker, op, strips_[number], task);
             case OP_ROTATE: return rotate_task(op, task);
-            case OP_ATTEND: return attend_task(op, cuts_[cut_of(op)].attend[task]);
+            case OP_ATTEND: return attend_task(op, cuts_[cut_of(op)].attend, task);
             case OP_JOIN: {
                 const Join& join = cuts_[cut_of(op)].join[task];
                 return join_parts(attention(op), join.queries, join.num_splits, join.partials);
@@ -206,12 +206,16 @@ class Engine {
                          op.target_stride, op.window,              op.soft_cap};
     }
 
-    void attend_task(const Op& op, const Piece& piece) {
+    void attend_task(const Op& op, const std::vector<Piece>& all, int64_t task) {
+        const Piece& piece = all[task];
+        const Queries& after = all[std::min<size_t>(task + 1, all.size() - 1)].queries;
+        const Attention a = attention(op);
+        const Following following{&after, begin_of(a, after, first_split(a, after))};
         if (piece.turns) rotate_head(ops_[op.left], piece.queries.token, piece.queries.head);
         if (piece.split < 0) {
-            attend(attention(op), piece.queries);
+            attend(a, piece.queries, following);
         } else {
-            attend_partly(attention(op), piece.queries, piece.split, piece.partial);
+            attend_partly(a, piece.queries, piece.split, piece.partial, following);
         }
     }
 
