@@ -76,7 +76,7 @@ class Stream:
         """
         if self._finished:
             raise StopAsyncIteration
-        await self._read(self._enter_all, lambda: any(choice.has_news for choice in self._choices))
+        await self._read(self._enter_all, self._has_news)
         if any(choice.cell.error is not None for choice in self._choices):
             await anyio.lowlevel.checkpoint()  # if the reader is cancelled too, that is what it hears
         return self._take()
@@ -176,6 +176,9 @@ class Stream:
         if seed is None:
             return question
         return replace(question, sampling=replace(question.sampling, seed=nth_seed(seed, len(self._choices))))
+
+    def _has_news(self) -> bool:
+        return any(choice.has_news for choice in self._choices)
 
     def _is_accepted(self) -> bool:
         first = self._choices[0].cell

@@ -103,9 +103,12 @@ class EventStream(Response):
             output = await anext(self._streams[index], None)
 
     async def _event(self, send: Send, data: bytes) -> None:
-        body = b"data: " + data + b"\n\n"
+        event = {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
+        if len(self._streams) == 1:  # nobody else sends
+            await send(event)
+            return
         async with self._lock:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send(event)
 
 
 async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
