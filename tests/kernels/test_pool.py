@@ -37,3 +37,12 @@ def test_a_step_is_the_same_when_its_threads_are_put_aside(kernels: Kernels, add
     alone = product(x, 1, onto)
     for _ in range(STEPS):
         assert same_bits(product(x, 2, onto), alone)
+
+
+@pytest.mark.usefixtures("hogs")
+def test_steps_of_one_thread_and_of_two_may_follow_each_other_in_any_order(kernels: Kernels) -> None:
+    weight, x = random_weight(Form.CODES_4_32_HALF, 640, 512), random_rows(9, 512)
+    product = Product(kernels, weight.packed, Activation.INT8, 9)
+    alone = product(x, 1)
+    for num_threads in np.random.default_rng(3).integers(1, 3, STEPS).tolist():
+        assert same_bits(product(x, num_threads), alone)

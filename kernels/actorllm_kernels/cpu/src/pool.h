@@ -142,6 +142,7 @@ class Pool {
     void work(Worker& me, uint32_t round) {
         const int num_phases = num_phases_.load(std::memory_order_relaxed);
         const int shares = shares_.load(std::memory_order_relaxed);
+        if (me.number >= shares) return;  // the round began between two looks, and is one thread's alone
         me.begun_.store(nanoseconds(), std::memory_order_relaxed);
         for (int p = 0; p < num_phases; p++) {
             for (int i = 0; i < shares; i++)
@@ -221,7 +222,7 @@ class Pool {
 #endif
         uint32_t seen = 0;
         for (;;) {
-            for (int i = 0; i < PATIENCE && is_new(seen) == false; i++) pause_briefly();
+            for (int i = 0; i < PATIENCE && !is_new(seen); i++) pause_briefly();
             if (!is_new(seen)) {
                 std::unique_lock<std::mutex> lock(mutex_);
                 wake_.wait(lock, [&] { return closing_ || is_new(seen); });
