@@ -9,7 +9,7 @@
 struct Piece {
     Queries queries;
     int64_t split;
-    float* partial;
+    int64_t partial;  // where its result begins among the partial results
     bool turns;
 };
 
@@ -17,7 +17,7 @@ struct Piece {
 struct Join {
     Queries queries;
     int64_t num_splits;
-    const float* partials;
+    int64_t partials;  // where they begin
 };
 
 // The tasks of the layers that have the blocks of one group, and one window.
@@ -28,12 +28,14 @@ struct Cut {
     std::vector<Piece> attend;
     std::vector<Join> join;
     std::vector<float> partials;
+    int64_t num_floats;  // of them, in this step
 
     void renew(const Heads& heads, const Step& step, int num_threads) {
         tokens.clear();
         attend.clear();
         join.clear();
-        int64_t floats = 0, total = 0;
+        num_floats = 0;
+        int64_t total = 0;
         for (int64_t row = 0; row < step.num_rows; row++) total += step.seq_lens[row];
         // Rows that share blocks find them in the cache when they come one after the other with the same head; other
         // rows read a block's heads, which are neighbours in memory, one after the other.
@@ -42,12 +44,9 @@ struct Cut {
             const int64_t row = by_head ? i % step.num_rows : i / heads.keys;
             const int64_t head = by_head ? i / step.num_rows : i % heads.keys;
             // Splits cost: only what would keep one thread long behind the others has them.
-            add(heads, step, row, head, num_threads > 1 && step.seq_lens[row] * 4 * num_threads > total, floats);
+            add(heads, step, row, head, num_threads > 1 && (int64_t)step.seq_lens[row] * 4 * num_threads > total);
         }
-        partials.resize(floats);
-        for (Piece& piece : attend)
-            if (piece.split >= 0) piece.partial = partials.data() + (int64_t)piece.partial;
-        for (Join& each : join) each.partials = partials.data() + (int64_t)each.partials;
+        partials.resize(num_floats);
     }
 
   private:
@@ -61,7 +60,7 @@ struct Cut {
     }
 
     // A row and a key-value head in pieces of a few tokens, and of a part of many heads that share it.
-    void add(const Heads& heads, const Step& step, int64_t row, int64_t head, bool in_splits, int64_t& floats) {
+    void add(const Heads& heads, const Step& step, int64_t row, int64_t head, bool in_splits) {
         const int64_t shared = heads.queries / heads.keys;
         const int64_t most_heads = std::min<int64_t>(shared, MOST_QUERIES), most_tokens = MOST_QUERIES / most_heads;
         const int64_t begin = step.query_start_loc[row], end = step.query_start_loc[row + 1];
@@ -76,21 +75,21 @@ struct Cut {
                                 (int)std::min(most_heads, shared - first)};
                 const int64_t num_splits = end_split(q) - first_split(seen, q);
                 if (q.count == 1 && in_splits && num_splits > 1) {
-                    add_splits(heads, q, first_split(seen, q), num_splits, floats);
+                    add_splits(heads, q, first_split(seen, q), num_splits);
                 } else {
                     turns = end - begin == 1 && q.heads == shared;
-                    attend.push_back({q, -1, nullptr, turns});
+                    attend.push_back({q, -1, 0, turns});
                 }
             }
         if (!turns && head == 0)
             for (int64_t token = begin; token < end; token++) tokens.push_back(token);
     }
 
-    void add_splits(const Heads& heads, const Queries& q, int64_t first, int64_t num_splits, int64_t& floats) {
-        join.push_back({q, num_splits, (const float*)floats});
+    void add_splits(const Heads& heads, const Queries& q, int64_t first, int64_t num_splits) {
+        join.push_back({q, num_splits, num_floats});
         for (int64_t split = first; split < first + num_splits; split++) {
-            attend.push_back({q, split, (float*)floats, false});
-            floats += q.rows() * partial_size(heads);
+            attend.push_back({q, split, num_floats, false});
+            num_floats += q.rows() * partial_size(heads);
         }
     }
 };

@@ -36,7 +36,7 @@ class Engine {
           pool_(num_threads, num_ops,
                 [this](Worker& worker, int phase, int64_t task) { run(worker, phases_[phase], task); }) {
         for (const Op& op : ops_)
-            if (op.kind == OP_ATTEND && cut_of(op) < 0) cuts_.push_back({(int)op.group, op.window, {}, {}, {}, {}});
+            if (op.kind == OP_ATTEND && cut_of(op) < 0) cuts_.push_back({(int)op.group, op.window, {}, {}, {}, {}, 0});
     }
 
     // Operations [begin, end) of a step, on no more than so many threads.
@@ -93,10 +93,11 @@ class Engine {
             case OP_LINEAR:
             case OP_GATED: return multiply_task(worker, op, strips_[number], task);
             case OP_ROTATE: return rotate_task(op, task);
-            case OP_ATTEND: return attend_task(op, cuts_[cut_of(op)].attend, task);
+            case OP_ATTEND: return attend_task(op, cuts_[cut_of(op)], task);
             case OP_JOIN: {
-                const Join& join = cuts_[cut_of(op)].join[task];
-                return join_parts(attention(op), join.queries, join.num_splits, join.partials);
+                const Cut& cut = cuts_[cut_of(op)];
+                const Join& join = cut.join[task];
+                return join_parts(attention(op), join.queries, join.num_splits, cut.partials.data() + join.partials);
             }
         }
         const int64_t end = std::min(rows(op), (task + 1) * FEW_ROWS);
@@ -206,7 +207,8 @@ class Engine {
                          op.target_stride, op.window,              op.soft_cap};
     }
 
-    void attend_task(const Op& op, const std::vector<Piece>& all, int64_t task) {
+    void attend_task(const Op& op, Cut& cut, int64_t task) {
+        const std::vector<Piece>& all = cut.attend;
         const Piece& piece = all[task];
         const Queries& after = all[std::min<size_t>(task + 1, all.size() - 1)].queries;
         const Attention a = attention(op);
@@ -215,7 +217,7 @@ class Engine {
         if (piece.split < 0) {
             attend(a, piece.queries, following);
         } else {
-            attend_partly(a, piece.queries, piece.split, piece.partial, following);
+            attend_partly(a, piece.queries, piece.split, cut.partials.data() + piece.partial, following);
         }
     }
 
