@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What an operation does; see src/kernels.cpp."""
+    """What an operation does; see src/program.h."""
 
     EMBED = 0
     ACTIVATE = 1

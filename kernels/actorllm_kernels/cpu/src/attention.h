@@ -151,7 +151,7 @@ INLINE void values_of_rows(const Weighed<C>* weights, const Places& here, const 
     for (; slice < padded / LANES; slice++) slices_of<C, ROWS, 1>(weights, here, next, slice, alpha, values);
 }
 
-// Calls one<ROWS>(row) for all rows: 12, 6, 3, 2 or 1 at once, as many as the CPU has registers for.
+// Calls one(ROWS, row) for all rows: 12, 6, 3 or 1 at once, as many as the CPU has registers for.
 template <class One>
 INLINE void by_pieces(int rows, One one) {
     int row = 0;
@@ -253,7 +253,8 @@ INLINE int64_t begin_of(const Attention& a, const Queries& q, int64_t split) {
     return std::max<int64_t>(split * SPLIT, first_key(a, q) / CHUNK * CHUNK);
 }
 
-static void attend_split(const Attention& a, const Queries& q, int64_t split, State& state, const Following& following) {
+static void attend_split(const Attention& a, const Queries& q, int64_t split, State& state,
+                         const Following& following) {
     state.clear(q.rows(), a.heads.padded);
     const int64_t end = std::min<int64_t>((split + 1) * SPLIT, q.last() + 1);
     with_cache(a.heads.cache, [&](auto cache) {

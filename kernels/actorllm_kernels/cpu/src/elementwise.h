@@ -11,7 +11,8 @@ INLINE void block_of_output(int weights, const uint8_t* block, int lane, float o
     if (weights >= W_BF16) {
         const int within = lane / LANES * GROUP * LANES;
         for (int k = 0; k < GROUP; k++) {
-            const int pair = within + (k / 2 * LANES + lane % LANES) * 2 + k % 2, single = within + k * LANES + lane % LANES;
+            const int pair = within + (k / 2 * LANES + lane % LANES) * 2 + k % 2;
+            const int single = within + k * LANES + lane % LANES;
             if (weights == W_BF16) {
                 const uint32_t bits = (uint32_t)((const uint16_t*)block)[pair] << 16;
                 std::memcpy(out + k, &bits, 4);

@@ -1,4 +1,4 @@
-// A step as a list of operations over buffers. The same structures stand in program.py, field by field.
+// A step as a list of operations over buffers. The same structures stand in library.py, field by field.
 #pragma once
 
 #include "attention.h"

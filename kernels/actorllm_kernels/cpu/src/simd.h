@@ -212,13 +212,6 @@ INLINE U16 to_bf16(F a) {
 #endif
 }
 
-INLINE F from_bf16(const uint16_t* from) {
-    typedef uint32_t U __attribute__((vector_size(64)));
-    U16 half;
-    std::memcpy(&half, from, sizeof half);
-    return (F)(__builtin_convertvector(half, U) << 16);
-}
-
 INLINE float half_to_float(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
     uint32_t bits;
