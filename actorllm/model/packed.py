@@ -45,13 +45,13 @@ def load_packed(
     Linear quantisations of ggml keep their codes; what else is not floating point, and float32 unless
     `dtype` is float32, becomes bfloat16. With `quantization` int8 or int4 all become codes; the embedding and
     the head have 8 bits in either. A cache that cannot be written costs the next start its packing. Raises
-    ConfigError for a quantization of what is quantised.
+    ConfigError for a quantization of what is quantised, or of weights that have no codes.
     """
     tensors = checkpoint.weights()
     path = cache_directory() / "packed" / f"{_key(checkpoint, dtype, quantization)}.bin"
+    names, ends = sorted(_matrices(program)), _ends(program)
     matrices = _read(path)
-    if matrices is None:
-        names, ends = sorted(_matrices(program)), _ends(program)
+    if matrices is None or not matrices.keys() >= set(names):  # files beside the weights decide on names too
 
         def pack_one(name: str) -> Packed:
             if quantization is None:
@@ -81,7 +81,10 @@ def pack_rounded(tensor: RawTensor, bits: int) -> Packed:
             f"quantization is for checkpoints in floating point, but {tensor.name} is {tensor.dtype}: "
             "leave it out"
         )
-    return pack_codes(quantise(tensor.to_float32(), bits))
+    try:
+        return pack_codes(quantise(tensor.to_float32(), bits))
+    except ValueError as error:
+        raise ConfigError(f"quantization of {tensor.name}: {error}; leave it out") from None
 
 
 def bfloat16(values: Float32) -> NDArray[np.uint16]:

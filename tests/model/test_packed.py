@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,25 @@ def test_what_cannot_be_rounded_is_refused(
     exact = saved("llama", tmp_path, torch.float32)
     with pytest.raises(ConfigError, match=r"quantization is int4, which only the native kernels have"):
         open_runner(exact, config_of(exact, quantization="int4", dtype="float32"))
+
+
+def test_weights_without_codes_are_named() -> None:
+    spoilt = RawTensor("model.weight", (2, 32), "F32", np.full((2, 32), np.inf, np.float32))
+    with pytest.raises(ConfigError, match=r"quantization of model\.weight: .* row 0, column 0 is inf"):
+        packed.pack_rounded(spoilt, 8)
+
+
+def test_a_program_with_more_matrices_than_were_packed_packs_them(
+    native_cache: Path, tmp_path: Path, count: list[str]
+) -> None:
+    """Which there are is said beside the weights, whose file stays as it is."""
+    checkpoint = quantised_checkpoint(tmp_path, "Q4_0")
+    program = program_of(checkpoint.architecture)
+    without_head = replace(program, operations=program.operations[:-1])
+    assert len(load_packed(without_head, checkpoint, "auto").matrices) == 15
+    assert len(load_packed(program, checkpoint, "auto").matrices) == 16
+    assert len(load_packed(without_head, checkpoint, "auto").matrices) == 16
+    assert len(count) == 15 + 16
 
 
 @pytest.mark.parametrize(
