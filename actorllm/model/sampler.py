@@ -39,7 +39,7 @@ def find_likeliest(rows: Float32) -> Likeliest:
 
 
 def sample(logits: Float32 | Any, inputs: StepInputs, likeliest: Likeliest | None = None) -> Int32:
-    """The next token of each sampling row; `logits` are [S, V], and are not changed.
+    """The next token of each sampling row; `logits` are [S, V]. Changes nothing that it is given.
 
     They are float32, or anything whose `.float().numpy()` is (a tensor of torch, of any float dtype).
     Rows with temperature 0 take the likeliest token, which is looked for unless it is given. The others
@@ -54,6 +54,7 @@ def sample(logits: Float32 | Any, inputs: StepInputs, likeliest: Likeliest | Non
     drawing = np.flatnonzero(inputs.temperature > 0)
     if not drawing.size:
         return tokens
+    tokens = tokens.copy()
     numbers = uniform(inputs.seed[drawing], inputs.position[drawing]).tolist()
     top_k = np.where(inputs.top_k < rows.shape[1], inputs.top_k, 0)
     row = np.empty(rows.shape[1], np.float32)

@@ -126,6 +126,15 @@ def test_the_first_of_equals_is_the_likeliest() -> None:
     assert sample(logits, inputs([0.0, 0.0])).tolist() == [70, 2048]
 
 
+def test_likeliest_tokens_that_are_given_are_taken_and_stay_as_they_are() -> None:
+    logits = random(4, 50)
+    given = np.array([7, 8, 9, 10], np.int32), logits.max(axis=1)
+    tokens = sample(logits, inputs([0.0, 2.0, 0.0, 2.0]), given)
+    assert tokens[[0, 2]].tolist() == [7, 9]
+    assert tokens[[1, 3]].tolist() == sample(logits, inputs([0.0, 2.0, 0.0, 2.0]))[[1, 3]].tolist() != [8, 10]
+    assert given[0].tolist() == [7, 8, 9, 10]
+
+
 def test_nothing_is_sampled_of_no_rows() -> None:
     assert sample(np.zeros((0, 9), np.float32), inputs([])).tolist() == []
 
