@@ -43,6 +43,5 @@ async def watch_lag() -> AsyncIterator[list[float]]:
                 yield lags
             finally:
                 over.set()
+                knocking.join()  # it waits for nothing else
                 nursery.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(knocking.join)
