@@ -143,9 +143,7 @@ class Compiler:
 
     def _vector(self, name: str | None, size: int) -> int | None:
         """Where a norm's factors or a bias stand, with zeros behind."""
-        if name is None:
-            return None
-        return self._padded_vector(self.weights.vectors[name], size)
+        return None if name is None else self._padded_vector(self.weights.vectors[name], size)
 
     def _padded_vector(self, values: Float32, size: int) -> int:
         vector = self._zeros((_padded(size, GROUP),), np.float32)
@@ -321,6 +319,8 @@ class Compiler:
         self._linear(down)
 
     def _linear(self, operation: Linear) -> None:
+        view = self._views.get(operation.source, _View(operation.source))
+        assert view.source != operation.target, "threads make a left side while others write the product"
         target, first = self._buffer(operation.target), 0
         biases = operation.biases or (None,) * len(operation.weights)
         for weight, bias in zip(operation.weights, biases, strict=True):
