@@ -146,7 +146,7 @@ BUGS = (
         "a stream of several hears the news of the first alone",
         "calm",
         Stream,
-        "__anext__",
+        "_has_news",
         {"any(choice.has_news for choice in self._choices)": "self._choices[0].has_news"},
         caught_by="still not idle",
     ),
