@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ VERSION = 2
 _PAGE = 4096
 _HALF = ".packing-"
 _STALE_SECONDS = 3600
+_UNUSED_SECONDS = 30 * 24 * 3600
 
 
 def load_packed(
@@ -155,6 +157,8 @@ def _read(path: Path) -> dict[str, Packed] | None:
             if header.get("size") != os.fstat(file.fileno()).st_size:
                 return None
             whole = np.memmap(file, np.uint8, "r")
+        with suppress(OSError):  # another's file
+            os.utime(path)  # it was used
         return {
             name: Packed(Form(form), outputs, columns, _view(whole, start, shape))
             for name, form, outputs, columns, start, shape in header["matrices"]
@@ -168,10 +172,11 @@ def _view(whole: NDArray[np.uint8], start: int, shape: list[int]) -> NDArray[np.
 
 
 def _remove_stale(directory: Path) -> None:
-    """Files that a killed process left half written."""
-    for half in directory.glob(f"{_HALF}*"):
-        if half.stat().st_mtime < time.time() - _STALE_SECONDS:
-            half.unlink(missing_ok=True)
+    """Files that a killed process left half written, and those that nobody has used for long."""
+    for pattern, most in ((f"{_HALF}*", _STALE_SECONDS), ("*.bin", _UNUSED_SECONDS)):
+        for file in directory.glob(pattern):
+            if file.stat().st_mtime < time.time() - most:
+                file.unlink(missing_ok=True)
 
 
 def _write(path: Path, matrices: Mapping[str, Packed]) -> dict[str, Packed] | None:

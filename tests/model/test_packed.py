@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,23 @@ def test_a_file_that_was_changed_since_is_packed_anew(
     assert len(count) == 48
     load(checkpoint)
     assert len(count) == 48
+
+
+def test_what_nobody_uses_any_more_goes(native_cache: Path, tmp_path: Path) -> None:
+    checkpoint = quantised_checkpoint(tmp_path, "Q4_0")
+    load(checkpoint)
+    (used,) = native_cache.iterdir()
+    unused, recent = native_cache / "unused.bin", native_cache / "recent.bin"
+    long_ago = time.time() - 40 * 24 * 3600
+    for file in (unused, recent):
+        file.write_bytes(b"another layout")
+    for file in (used, unused):
+        os.utime(file, (long_ago, long_ago))
+    load(checkpoint)  # maps it, so it is used
+    load(checkpoint, "float32")
+    assert not unused.exists()
+    assert recent.exists()
+    assert used.exists()
 
 
 @pytest.mark.parametrize("obstacle", ["a file is there", "no space", "cannot be renamed"])
