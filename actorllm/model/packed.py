@@ -2,7 +2,7 @@
 
 The file has a header of JSON (names, forms, shapes, where each matrix lies) and then the matrices, each at
 the beginning of a page. It is found by the model's files (path, size, time of change), so that a model that
-was replaced is packed anew.
+was replaced is packed anew. Files that were not used for 30 days go when another one is written.
 """
 
 import hashlib
