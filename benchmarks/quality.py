@@ -3,8 +3,11 @@
 For each position the distribution of the next token is compared with that of the reference kernels in
 float32, which run on the exact values of the model's file.
 
-Usage: python benchmarks/quality.py [--model smollm2-135m] [--positions 5000] [--window 512]
-                                    [--kv-cache-dtype auto] [FILE ...]
+With --weights the model's matrices are first rounded to another form (see rounded.py), and float32 runs on
+what that form means.
+
+Usage: python benchmarks/quality.py [--model smollm2-135m] [--weights BF16] [--positions 5000] [--window 512]
+                                    [--choice "native int16" ...] [FILE ...]
 """
 
 import argparse
@@ -20,12 +23,13 @@ from actorllm_kernels.cpu.library import Kernels
 from numpy.typing import NDArray
 
 from actorllm.checkpoint import Checkpoint, open_checkpoint
-from actorllm.config import DEFAULT_MODEL, KV_CACHE_DTYPES, EngineConfig
+from actorllm.config import DEFAULT_MODEL, EngineConfig
 from actorllm.cores.batch import StepInputs
 from actorllm.model.families import program_of
 from actorllm.model.native import NativeBackEnd
 from actorllm.model.reference import ReferenceBackEnd
 from actorllm.model.runner import BackEnd
+from benchmarks.rounded import KINDS, QUANTIZATIONS, rounded
 
 ROOT = Path(__file__).parents[1]
 BLOCK = 16
@@ -35,9 +39,15 @@ CHUNK = 64
 CHOICES: dict[str, dict[str, str]] = {
     "native int16": {"activation_dtype": "int16"},
     "native int8": {"activation_dtype": "int8"},
+    "native int16, KV int8": {"activation_dtype": "int16", "kv_cache_dtype": "int8"},
+    "native int8, KV int8": {"activation_dtype": "int8", "kv_cache_dtype": "int8"},
+    "native float32": {"dtype": "float32"},
+    "native float32, KV int8": {"dtype": "float32", "kv_cache_dtype": "int8"},
     "reference bfloat16": {"dtype": "bfloat16"},
 }
-"""What is compared with the reference in float32: settings of the engine."""
+"""What is compared with the reference in float32: settings of the engine. Weights in BF16 and F16 are
+multiplied with activations in floating point, whatever `activation_dtype` is.
+"""
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -69,25 +79,43 @@ def compare(
     checkpoint: Checkpoint,
     parts: Sequence[Sequence[int]],
     names: Iterable[str],
-    kv_cache_dtype: str = "auto",
+    exact: Checkpoint | None = None,
+    **settings: Any,
 ) -> dict[str, Quality]:
-    """The quality of each of CHOICES that is named; the native ones with keys and values in this dtype."""
+    """The quality of each of CHOICES that is named, the native ones with these settings of the engine too.
+
+    The reference runs on the values of `exact`, if it is given.
+    """
     length = max(map(len, parts))
     found: dict[str, list[Quality]] = {name: [] for name in names}
     with ExitStack() as stack:
 
-        def start(name: str, settings: Mapping[str, Any]) -> BackEnd:
-            return stack.enter_context(opened(checkpoint, length, name, settings))
+        def start(name: str) -> BackEnd:
+            more = settings if name.startswith("native") else {}
+            return stack.enter_context(opened(checkpoint, length, name, CHOICES[name] | more))
 
-        reference = start("reference", {"dtype": "float32"})
-        cache = {"native": {"kv_cache_dtype": kv_cache_dtype}}
-        others = {name: start(name, CHOICES[name] | cache.get(name.split()[0], {})) for name in found}
+        reference = stack.enter_context(
+            opened(exact or checkpoint, length, "reference", {"dtype": "float32"})
+        )
+        others = {name: start(name) for name in found}
         for part in parts:
             inputs = inputs_of(part, len(checkpoint.architecture.windows))
-            exact = logits_of(reference, inputs)
-            for name, back_end in others.items():
-                found[name].append(quality(exact, logits_of(back_end, inputs), np.array(part[1:])))
+            wanted = logits_of(reference, inputs)
+            logits = {name: logits_of(back_end, inputs) for name, back_end in others.items()}
+            for name, made in qualities(wanted, logits, np.array(part[1:])).items():
+                found[name].append(made)
     return {name: joined(qualities) for name, qualities in found.items()}
+
+
+def compare_rounded(
+    checkpoint: Checkpoint, weights: str | None, parts: Sequence[Sequence[int]], names: Iterable[str]
+) -> dict[str, Quality]:
+    """The same with matrices of one of KINDS, or that the engine rounds to one of QUANTIZATIONS."""
+    if weights is None:
+        return compare(checkpoint, parts, names)
+    quantization = weights if weights in QUANTIZATIONS else None
+    with rounded(checkpoint, weights) as (stored, exact):
+        return compare(stored, parts, names, exact, quantization=quantization)
 
 
 @contextmanager
@@ -138,16 +166,21 @@ def logits_of(back_end: BackEnd, inputs: StepInputs) -> Floats:
     return logits if isinstance(logits, np.ndarray) else logits.float().numpy()
 
 
-def quality(exact: Floats, logits: Floats, following: NDArray[np.int64]) -> Quality:
-    """Of one window; `following` are the tokens after each position but the last."""
-    divergences, losses = [], []
+def qualities(
+    exact: Floats, logits: Mapping[str, Floats], following: NDArray[np.int64]
+) -> dict[str, Quality]:
+    """Of one window, by name; `following` are the tokens after each position but the last."""
+    found: dict[str, list[Quality]] = {name: [] for name in logits}
     for start in range(0, len(exact), CHUNK):
-        p, q = (log_softmax(part[start : start + CHUNK]) for part in (exact, logits))
-        divergences.append((np.exp(p) * (p - q)).sum(1))
-        next_ones = following[start : start + CHUNK]
-        losses.append(-q[np.arange(len(next_ones)), next_ones])
-    agrees = exact.argmax(1) == logits.argmax(1)
-    return Quality(np.concatenate(divergences), agrees, np.concatenate(losses))
+        rows = slice(start, start + CHUNK)
+        p, next_ones = log_softmax(exact[rows]), following[rows]
+        shares, likeliest = np.exp(p), exact[rows].argmax(1)
+        for name, others in logits.items():
+            q = log_softmax(others[rows])
+            divergence = (shares * (p - q)).sum(1)
+            loss = -q[np.arange(len(next_ones)), next_ones]
+            found[name].append(Quality(divergence, likeliest == others[rows].argmax(1), loss))
+    return {name: joined(parts) for name, parts in found.items()}
 
 
 def log_softmax(logits: Floats) -> Doubles:
@@ -158,7 +191,7 @@ def log_softmax(logits: Floats) -> Doubles:
 
 
 def joined(parts: Sequence[Quality]) -> Quality:
-    """Windows one after the other."""
+    """Parts of a text, one after the other."""
     return Quality(
         np.concatenate([part.divergence for part in parts]),
         np.concatenate([part.agrees for part in parts]),
@@ -173,20 +206,20 @@ def main() -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--positions", type=int, default=5000)
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument(
-        "--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto", help="of the native ones"
-    )
+    parser.add_argument("--weights", choices=(*KINDS, *QUANTIZATIONS), help="default: the model's own")
+    parser.add_argument("--choice", choices=CHOICES, action="append", help="may be repeated; default: all")
     chosen = parser.parse_args()
     checkpoint = open_checkpoint(chosen.model)
     text = texts(chosen.files or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
     parts = windows(checkpoint.tokenizer().encode(text), chosen.window, chosen.positions)
-    found = compare(checkpoint, parts, CHOICES, chosen.kv_cache_dtype)
-    print(f"{checkpoint.name}, {sum(map(len, parts))} positions in windows of {chosen.window}")
-    print(f"{'':20} {'mean KL':>10} {'p99 KL':>10} {'largest':>10} {'same top-1':>11} {'perplexity':>11}")
+    found = compare_rounded(checkpoint, chosen.weights, parts, chosen.choice or CHOICES)
+    weights = f" in {chosen.weights}" if chosen.weights else ""
+    print(f"{checkpoint.name}{weights}, {sum(map(len, parts))} positions in windows of {chosen.window}")
+    print(f"{'':24} {'mean KL':>10} {'p99 KL':>10} {'largest':>10} {'same top-1':>11} {'perplexity':>11}")
     for name, made in found.items():
         kl = made.divergence
         numbers = f"{kl.mean():10.2e} {np.quantile(kl, 0.99):10.2e} {kl.max():10.2e}"
-        print(f"{name:20} {numbers} {made.agrees.mean():11.2%} {np.exp(made.loss.mean()):11.4f}")
+        print(f"{name:24} {numbers} {made.agrees.mean():11.2%} {np.exp(made.loss.mean()):11.4f}")
 
 
 if __name__ == "__main__":
