@@ -104,7 +104,7 @@ def _make(make: OpenRunner, checkpoint: Checkpoint, config: EngineConfig) -> Run
     try:
         return make(checkpoint, config)
     except MemoryError as error:
-        sizes = "num_gpu_blocks_override, kv_cache_memory_bytes or max_num_seqs"
+        sizes = "num_gpu_blocks_override, kv_cache_memory_bytes, max_num_batched_tokens or max_num_seqs"
         raise ConfigError(f"the engine needs more memory than there is ({error}): lower {sizes}") from error
 
 

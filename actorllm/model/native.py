@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from actorllm_kernels.cpu.library import Activation, Cache, Kernels, Kind, Running, Step
+from actorllm_kernels.cpu.library import Activation, Cache, Kernels, Kind, Running, Step, ThreadsUnavailable
 
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
@@ -148,7 +148,10 @@ class NativeBackEnd:
         self._profile: Profile | None = None
 
     def open(self, num_blocks: int, length: int) -> None:
-        """Load the weights and allocate the cache, `num_blocks` blocks, for positions below `length`."""
+        """Load the weights and allocate the cache, `num_blocks` blocks, for positions below `length`.
+
+        Raises ConfigError for more threads than there are.
+        """
         config = self._config
         limits = Limits(
             tokens=config.max_num_batched_tokens,
@@ -162,7 +165,10 @@ class NativeBackEnd:
         dtype = resolve_dtype(config.dtype, self._checkpoint.architecture.dtype)
         weights = load_packed(self._program, self._checkpoint, dtype, config.quantization)
         integers = Activation[config.activation_dtype.upper()]
-        self._model = NativeModel(self._program, weights, self._kernels, limits, integers)
+        try:
+            self._model = NativeModel(self._program, weights, self._kernels, limits, integers)
+        except ThreadsUnavailable as error:
+            raise ConfigError(f"num_threads is {limits.num_threads}, but {error}") from error
 
     def close(self) -> None:
         """Let go of weights, cache and threads."""

@@ -106,7 +106,9 @@ async def test_a_context_beyond_the_cache_is_refused_at_the_start() -> None:
 
 async def test_more_than_the_memory_holds_is_refused_at_the_start() -> None:
     huge = config(max_num_seqs=2**31 - 1, block_size=1, num_gpu_blocks_override=4096, max_model_len=4096)
-    with pytest.raises(ConfigError, match=r"needs more memory than there is .* or max_num_seqs$"):
+    with pytest.raises(
+        ConfigError, match=r"needs more memory than there is .* max_num_batched_tokens or max_num_seqs$"
+    ):
         async with Engine(huge):
             raise AssertionError("an engine without memory")
 

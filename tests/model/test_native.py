@@ -24,6 +24,8 @@ from .recording import Logits, config_of, distance, native, open_texts, saved, s
 
 pytestmark = [pytest.mark.usefixtures("native_cache"), pytest.mark.slow]
 
+ROOT = Path(__file__).parents[2]
+
 FAMILIES = (
     "llama",
     "llama with biases",
@@ -185,3 +187,36 @@ def test_a_native_worker_loads_neither_torch_nor_transformers(tmp_path: Path) ->
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", program, str(checkpoint.path)], check=True, cwd=root)
+
+
+FEW_THREADS = """
+import resource, sys
+from pathlib import Path
+from actorllm import EngineConfig
+from actorllm.errors import ConfigError
+from actorllm.model.runner import open_runner
+from tests.model.quantised import quantised_checkpoint
+
+checkpoint = quantised_checkpoint(Path(sys.argv[1]), "Q4_0")
+settings = {"max_num_seqs": 2, "num_gpu_blocks_override": 8, "max_model_len": 64}
+open_runner(checkpoint, EngineConfig(num_threads=2, **settings))
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29),) * 2)
+try:
+    open_runner(checkpoint, EngineConfig(num_threads=5000, **settings))
+except ConfigError as error:
+    print(error)
+print(len(list(Path("/proc/self/task").iterdir())) < 50)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, and limits what threads' stacks may take")
+def test_more_threads_than_the_system_gives_are_refused(tmp_path: Path) -> None:
+    """Those that had begun are ended; before, the process died."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FEW_THREADS, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.stderr == ""
+    assert ran.stdout == (
+        "num_threads is 5000, but the system gives no 5000 threads, or no memory for them\nTrue\n"
+    )

@@ -18,6 +18,10 @@ class Kind(IntEnum):
     NORM = 7
 
 
+class ThreadsUnavailable(Exception):
+    """The system has fewer threads than a program was to run on."""
+
+
 class Activation(IntEnum):
     """What the left side of a product becomes; see src/activations.h."""
 
@@ -192,12 +196,15 @@ class Kernels:
         return int(self._query_bytes(ctypes.byref(heads)))
 
     def open(self, ops: list[Op], shape: Shape, num_threads: int, kept: object = None) -> "Running":
-        """A program, ready to run on so many threads.
+        """A program, ready to run on so many threads. Raises ThreadsUnavailable if the system has less.
 
         `kept` holds what its pointers point to: between two steps a thread may still read there.
         """
         table = (Op * len(ops))(*ops)
-        return Running(self, self._open(table, len(ops), ctypes.byref(shape), num_threads), len(ops), kept)
+        handle = self._open(table, len(ops), ctypes.byref(shape), num_threads)
+        if not handle:
+            raise ThreadsUnavailable(f"the system gives no {num_threads} threads, or no memory for them")
+        return Running(self, handle, len(ops), kept)
 
 
 class Running:

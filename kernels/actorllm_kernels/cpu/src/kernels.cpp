@@ -1,4 +1,6 @@
 // The C interface: an engine runs steps of one model on its own threads.
+#include <exception>
+
 #include "cut.h"
 #include "pool.h"
 
@@ -237,8 +239,13 @@ class Engine {
 
 extern "C" {
 
+// Null where the system gives no more threads, or no memory for them.
 void* actorllm_open(const Op* ops, int num_ops, const Shape* shape, int num_threads) {
-    return new Engine(ops, num_ops, *shape, num_threads);
+    try {
+        return new Engine(ops, num_ops, *shape, num_threads);
+    } catch (const std::exception&) {
+        return nullptr;
+    }
 }
 
 void actorllm_close(void* engine) { delete (Engine*)engine; }

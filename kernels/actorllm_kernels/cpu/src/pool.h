@@ -71,24 +71,23 @@ class Pool {
   public:
     using Task = std::function<void(Worker& worker, int phase, int64_t task)>;
 
+    // Throws what the system has when it gives no more threads or memory.
     Pool(int num_threads, int max_phases, Task task)
         : num_threads_(num_threads),
           phases_(max_phases),
-          parts_(new Part[max_phases * num_threads]),
+          parts_(new Part[(size_t)max_phases * num_threads]),
           workers_(new Worker[num_threads]),
           task_(std::move(task)) {
         for (int i = 0; i < num_threads; i++) workers_[i].number = i;
-        for (int i = 1; i < num_threads; i++) helpers_.emplace_back([this, i] { help(workers_[i]); });
+        try {
+            for (int i = 1; i < num_threads; i++) helpers_.emplace_back([this, i] { help(workers_[i]); });
+        } catch (...) {
+            end();
+            throw;
+        }
     }
 
-    ~Pool() {
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            closing_ = true;
-        }
-        wake_.notify_all();
-        for (auto& helper : helpers_) helper.join();
-    }
+    ~Pool() { end(); }
 
     // Runs counts[p] tasks of each phase p, one phase after the other.
     void run(const std::vector<int64_t>& counts, bool with_help) {
@@ -135,7 +134,17 @@ class Pool {
 
     static uint64_t token(uint32_t round, int64_t task) { return (uint64_t)round << 32 | (uint64_t)task; }
 
-    Part& part(int phase, int thread) { return parts_[phase * num_threads_ + thread]; }
+    Part& part(int phase, int thread) { return parts_[(size_t)phase * num_threads_ + thread]; }
+
+    void end() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            closing_ = true;
+        }
+        wake_.notify_all();
+        for (auto& helper : helpers_) helper.join();
+        helpers_.clear();
+    }
 
     bool is_over(uint32_t round) const { return round_.load(std::memory_order_acquire) != round; }
 
