@@ -1,8 +1,9 @@
 """The weights of a program as the CPU kernels read them: packed once, then mapped from the cache on disk.
 
-The file has a header of JSON (names, forms, shapes, where each matrix lies) and then the matrices, each at
-the beginning of a page. It is found by the model's files (path, size, time of change), so that a model that
-was replaced is packed anew. Files that were not used for 30 days go when another one is written.
+The file has a header of JSON (names, forms, shapes, where each matrix lies) with its length and its digest
+before it, and then the matrices, each at the beginning of a page. It is found by the model's files (path,
+size, time of change), so that a model that was replaced is packed anew. Files that were not used for 30
+days go when another one is written.
 """
 
 import hashlib
@@ -30,10 +31,11 @@ from ..errors import ConfigError
 from .compiler import NativeWeights
 from .program import Attend, Embed, Head, Linear, Norm, Program
 
-VERSION = 2
+VERSION = 3
 """Of the layout; another one is packed anew."""
 
 _PAGE = 4096
+_DIGEST_BYTES = 32
 _HALF = ".packing-"
 _STALE_SECONDS = 3600
 _UNUSED_SECONDS = 30 * 24 * 3600
@@ -152,8 +154,11 @@ def _read(path: Path) -> dict[str, Packed] | None:
     """The matrices, mapped; None if there is no whole file of this layout."""
     try:
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if size < 1 << 24 else {}
+            size, digest = int.from_bytes(file.read(8), "little"), file.read(_DIGEST_BYTES)
+            content = file.read(size) if size < 1 << 24 else b""
+            if hashlib.sha256(content).digest() != digest:
+                return None
+            header = json.loads(content)
             if header.get("size") != os.fstat(file.fileno()).st_size:
                 return None
             whole = np.memmap(file, np.uint8, "r")
@@ -192,7 +197,7 @@ def _write(path: Path, matrices: Mapping[str, Packed]) -> dict[str, Packed] | No
         _remove_stale(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_HALF, delete=False) as file:
             try:
-                file.write(len(header).to_bytes(8, "little") + header)
+                file.write(len(header).to_bytes(8, "little") + hashlib.sha256(header).digest() + header)
                 for place, packed in zip(places, matrices.values(), strict=True):
                     file.seek(place[4])
                     file.write(packed.data.data)

@@ -5,6 +5,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,11 @@ def test_a_program_with_more_matrices_than_were_packed_packs_them(
     assert len(count) == 15 + 16
 
 
+def with_header(header: bytes, whole: bytes) -> bytes:
+    start = len(header).to_bytes(8, "little") + sha256(header).digest() + header
+    return start + whole[len(start) :]
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -167,8 +173,9 @@ def test_a_program_with_more_matrices_than_were_packed_packs_them(
         lambda whole: bytes(len(whole)),
         lambda whole: b"\xff" * len(whole),
         lambda whole: (2).to_bytes(8, "little") + b"{}" + whole[10:],
-        lambda whole: (2).to_bytes(8, "little") + b"[]" + whole[10:],
-        lambda whole: (1).to_bytes(8, "little") + b"7" + whole[9:],
+        lambda whole: with_header(b"[]", whole),
+        lambda whole: with_header(b"7", whole),
+        lambda whole: whole.replace(b", 256, 256, ", b", 256, 288, ", 1),
     ],
     ids=[
         "a byte short",
@@ -180,6 +187,7 @@ def test_a_program_with_more_matrices_than_were_packed_packs_them(
         "no size",
         "a list",
         "a number",
+        "other columns",
     ],
 )
 def test_what_is_not_whole_is_packed_anew(
