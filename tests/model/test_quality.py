@@ -17,7 +17,7 @@ Limits = dict[str, tuple[float, float, float]]
 """By name of a choice: the mean divergence in nats is below the first, its 99th percentile below the second,
 and the same token is the likeliest in more than the third of all positions.
 
-Over 5,120 positions of the README and the docs all have half of the divergence or less
+Over 5,120 positions of the README and the docs the mean of each is at most 60 % of its limit
 (benchmarks/quality.py --weights).
 """
 
