@@ -34,6 +34,8 @@ from .build import (
 pytestmark = pytest.mark.anyio
 
 LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "temperature": 0}
+MID_STREAM = range(200, 300)
+"""Steps that fail: late enough that the second prompt is accepted and the first text has been read."""
 
 
 def test_json_is_compact_utf_8() -> None:
@@ -41,7 +43,7 @@ def test_json_is_compact_utf_8() -> None:
 
 
 async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event() -> None:
-    async with served(failing(*range(6, 60))) as (_, client):
+    async with served(failing(*MID_STREAM)) as (_, client):
         response = await client.post(CHAT, json={"messages": HELLO, **LONG, "stream": True})
     found = events(response)
     assert response.status_code == 200
@@ -60,7 +62,7 @@ async def test_a_step_that_fails_in_mid_stream_ends_it_with_an_error_event() -> 
 
 
 async def test_one_failing_choice_ends_the_stream_for_all() -> None:
-    async with served(failing(*range(6, 60))) as (_, client):
+    async with served(failing(*MID_STREAM)) as (_, client):
         request = {"prompt": ["abc", "xyz"], **LONG, "stream": True}
         found = events(await client.post(COMPLETIONS, json=request))
     assert found.pop()["error"]["code"] == 500
