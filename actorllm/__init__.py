@@ -3,6 +3,7 @@
 from .config import EngineConfig
 from .engine.engine import Engine
 from .engine.llm import LLM
+from .engine.logprobs import Logprob
 from .engine.outputs import CompletionOutput, RequestOutput
 from .engine.parts import Parts
 from .engine.stream import Stream
@@ -30,7 +31,8 @@ from .errors import (
     UnsupportedModel,
     UsageError,
 )
-from .params import SamplingParams
+from .params import RepetitionDetection, RequestOutputKind, SamplingParams
+from .processors import LogitsProcessor
 
 __all__ = [
     "LLM",
@@ -49,15 +51,19 @@ __all__ = [
     "LinkError",
     "LinkLost",
     "LinkRefused",
+    "LogitsProcessor",
+    "Logprob",
     "MachineError",
     "ModelCorrupt",
     "ModelError",
     "ModelNotFound",
     "Overloaded",
     "Parts",
+    "RepetitionDetection",
     "RequestError",
     "RequestFailed",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "Stream",
     "Tap",

@@ -28,6 +28,12 @@ class EngineConfig:
                             keep and to read, and coarser (native kernels only); auto: bfloat16 on the native
                             kernels, the model's dtype on the reference kernels
     seed                    seeds of requests that bring none derive from it; None draws one
+    batch_invariant         a request's tokens and log-probabilities are the same to the last bit alone and in
+                            any batch, in chunks, from the prefix cache, after preemption and after a restart
+                            with the same settings on the same machine; drawn ones if the request brings a
+                            seed. The native kernels always are so, at no cost; the reference kernels
+                            (float32) compute one token after the other for it, several times slower. A
+                            device that cannot is refused at the start
     max_model_len           tokens a request may have in all; None: what the model and the cache can hold
     block_size              tokens in a KV block
     num_gpu_blocks_override blocks in the KV pool (vLLM's name; here on any device); None: from the memory
@@ -45,6 +51,13 @@ class EngineConfig:
     policy                  the order of requests: fcfs, priority, fair (between tenants) or deadline
     steps_in_flight         2 plans a step while the one before still runs
     renderer_num_workers    threads for templates and tokenising
+    structured_outputs_timeout   seconds that a request waits at most until its grammar is compiled
+    logprobs_mode           raw_logprobs: log-probabilities of the model's own distribution;
+                            processed_logprobs: of what is drawn from, after penalties, masks and filters
+    max_logprobs            the most that one may ask for of a token; -1: the whole vocabulary
+    logits_processors       names `package.module:Class` of one's own (`actorllm.LogitsProcessor`)
+    reasoning_start_str     the texts around a model's reasoning, which `thinking_token_budget` limits
+    reasoning_end_str
     num_threads             threads that compute a step, of the native kernels or of torch (for the whole
                             process); None: one a core. Beside a busy program fewer are faster, since they
                             spin while they wait
@@ -63,6 +76,7 @@ class EngineConfig:
     activation_dtype: str = "int16"
     kv_cache_dtype: str = "auto"
     seed: int | None = None
+    batch_invariant: bool = False
     max_model_len: int | None = None
     block_size: int = 16
     num_gpu_blocks_override: int | None = None
@@ -79,6 +93,12 @@ class EngineConfig:
     policy: str = "fcfs"
     steps_in_flight: int = 2
     renderer_num_workers: int = 1
+    structured_outputs_timeout: float = 30.0
+    logprobs_mode: str = "raw_logprobs"
+    max_logprobs: int = 20
+    logits_processors: tuple[str, ...] = ()
+    reasoning_start_str: str = "<think>"
+    reasoning_end_str: str = "</think>"
     num_threads: int | None = None
     shutdown_timeout: float = 5.0
     verify: bool = False
@@ -89,11 +109,11 @@ class EngineConfig:
         """Raise ConfigError for the first field that cannot work."""
         for name, (types, low, high) in _NUMBERS.items():
             _check_number(name, getattr(self, name), types, low, high)
-        for name in ("model", "served_model_name"):
+        for name in ("model", "served_model_name", "reasoning_start_str", "reasoning_end_str"):
             value = getattr(self, name)
-            if not ((isinstance(value, str) and value) or (value is None and name != "model")):
+            if not ((isinstance(value, str) and value) or (value is None and name == "served_model_name")):
                 raise ConfigError(f"{name} must be a name, not {value!r}")
-        for name in ("enable_prefix_caching", "enable_kv_cache_events", "verify"):
+        for name in ("batch_invariant", "enable_prefix_caching", "enable_kv_cache_events", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         if self.record is not None and not _is_path(self.record):
@@ -103,12 +123,16 @@ class EngineConfig:
             ("quantization", QUANTIZATIONS),
             ("activation_dtype", ACTIVATION_DTYPES),
             ("kv_cache_dtype", KV_CACHE_DTYPES),
+            ("logprobs_mode", LOGPROBS_MODES),
             ("policy", POLICIES),
             ("steps_in_flight", (1, 2)),
         ):
             if getattr(self, name) not in choices:
                 listed = ", ".join(map(str, choices))
                 raise ConfigError(f"{name} must be one of {listed}, not {getattr(self, name)!r}")
+        processors = self.logits_processors
+        if not (isinstance(processors, tuple) and all(isinstance(name, str) for name in processors)):
+            raise ConfigError(f"logits_processors must be a tuple of names, not {processors!r}")
         if not self.watermark < 1:
             raise ConfigError(f"watermark must be in [0, 1), not {self.watermark!r}")
 
@@ -117,6 +141,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZATIONS = (None, "int8", "int4")
 ACTIVATION_DTYPES = ("int16", "int8")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "int8")
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 POLICIES = ("fcfs", "priority", "fair", "deadline")
 
 _WHOLE: tuple[type, ...] = (int,)
@@ -137,6 +162,8 @@ _NUMBERS: dict[str, tuple[tuple[type, ...], float, int]] = {
     "max_num_queued_tokens": (_MAYBE, 1, _INT64),
     "long_prefill_token_threshold": (_WHOLE, 0, _INT32),
     "renderer_num_workers": (_WHOLE, 1, _INT32),
+    "structured_outputs_timeout": (_REAL, 0, _INT64),
+    "max_logprobs": (_WHOLE, -1, _INT32),
     "num_threads": (_MAYBE, 1, _INT32),
     "shutdown_timeout": (_REAL, 0, _INT64),
     "record_max_bytes": (_WHOLE, 1 << 16, _INT64),

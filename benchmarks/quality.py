@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from actorllm.checkpoint import Checkpoint, open_checkpoint
 from actorllm.config import DEFAULT_MODEL, EngineConfig
-from actorllm.cores.batch import StepInputs
+from actorllm.cores.inputs import StepInputs
 from actorllm.model.families import program_of
 from actorllm.model.native import NativeBackEnd
 from actorllm.model.reference import ReferenceBackEnd

@@ -1,5 +1,6 @@
 """Every example runs, and shows what it says."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,10 +38,18 @@ def test_own_actor() -> None:
 
 
 @pytest.mark.slow
+def test_structured() -> None:
+    person, sure = run(str(EXAMPLES / "structured.py"), "smollm2-135m").splitlines()
+    assert re.fullmatch(r"name=(['\"]).{0,30}\1 profession=(['\"]).{0,30}\2 is_alive=(True|False)", person)
+    assert re.fullmatch(r"a token was drawn with a probability of \d+% on average", sure)
+
+
+@pytest.mark.slow
 def test_the_unit_test_of_the_scheduler() -> None:
     assert "1 passed" in run("-m", "pytest", "-q", str(EXAMPLES / "test_scheduler.py"))
 
 
 def test_every_example_is_run_here() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"stream", "batch", "own_actor", "test_scheduler"}
+    servers = {"mounted", "mounted_trio", "handler"}  # test_mounted.py runs them
+    assert names == {"stream", "batch", "own_actor", "structured", "test_scheduler"} | servers

@@ -1,15 +1,19 @@
 """SamplingParams refuses what cannot be, and gives each actor its part."""
 
-from dataclasses import fields, is_dataclass
+import copy
+import json
+import pickle
+import struct
+from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import pytest
 
-from actorllm import InvalidRequest, SamplingParams
-from actorllm.messages import Limits, Sampling, Terms, TextRules
-from actorllm.params import Service, cache_key, terms
+from actorllm import InvalidRequest, RepetitionDetection, SamplingParams
+from actorllm.messages import Limits, Repetition, Sampling, Terms, TextRules, Thinking, pack
+from actorllm.service import Service, cache_key, terms
 
 HUGE = 10**400
 NAN, INF = float("nan"), float("inf")
@@ -40,7 +44,39 @@ NAN, INF = float("nan"), float("inf")
         ("stop", [5], "stop must be non-empty strings, not 5"),
         ("stop", 5, "stop must be a list, not int"),
         ("stop", ["a"] * 17, "stop has 17 strings; at most 16"),
-        ("stop", "a" * 1001, "a stop string has 1001 characters; at most 1000"),
+        ("stop", "a" * 1001, "stop has a string of 1001 characters; at most 1000"),
+        ("presence_penalty", 2.1, r"presence_penalty must be in \[-2, 2\], not 2.1"),
+        ("frequency_penalty", NAN, r"frequency_penalty must be in \[-2, 2\], not nan"),
+        ("repetition_penalty", 0, r"repetition_penalty must be in \(0, 10000\], not 0"),
+        ("repetition_penalty", INF, "repetition_penalty must be in"),
+        ("min_tokens", -1, "min_tokens must be between 0 and"),
+        ("logprobs", -2, "logprobs must be between -1 and"),
+        ("logprobs", True, "logprobs must be an integer, not bool"),
+        ("prompt_logprobs", 1.5, "prompt_logprobs must be an integer, not float"),
+        ("logprob_token_ids", [1] * 129, "logprob_token_ids has 129 tokens; at most 128"),
+        ("logprob_token_ids", [-1], "logprob_token_ids must be between 0 and"),
+        ("logit_bias", [5], "logit_bias must be an object of numbers by token id"),
+        ("logit_bias", {"five": 1}, "logit_bias has the key 'five', which is no token id"),
+        ("logit_bias", {-1: 1}, "logit_bias has the key -1, which is no token id"),
+        ("logit_bias", {2**31: 1}, "logit_bias has the key 2147483648, which is no token id"),
+        ("logit_bias", {True: 1}, "logit_bias has the key True, which is no token id"),
+        ("logit_bias", {"1": 1, "01": 5}, "logit_bias has the key '01', which is no token id"),
+        ("logit_bias", {"1" * 99: 1}, f"logit_bias has the key '{'1' * 39}, which is no token id"),
+        ("logit_bias", {1: 1, "1": 5}, "logit_bias has token 1 twice"),
+        ("allowed_token_ids", [], "allowed_token_ids is empty"),
+        ("bad_words", ["a"] * 129, "bad_words has 129 strings; at most 128"),
+        ("bad_words", [""], "bad_words must be non-empty strings"),
+        ("truncate_prompt_tokens", 0, "truncate_prompt_tokens must be at least 1, or -1, not 0"),
+        ("truncate_prompt_tokens", -2, "truncate_prompt_tokens must be between -1 and"),
+        ("output_kind", "delta", "output_kind must be a RequestOutputKind, not 'delta'"),
+        ("skip_reading_prefix_cache", "no", "skip_reading_prefix_cache must be true, false or None"),
+        ("stream_interval", 0, "stream_interval must be between 1 and"),
+        ("repetition_detection", {"size": 5}, "repetition_detection must be an object with max_pattern_size"),
+        ("thinking_token_budget", -2, "thinking_token_budget must be between -1 and"),
+        ("extra_args", [5], "extra_args must be an object"),
+        ("extra_args", {"a": {1}}, "extra_args must be JSON"),
+        ("extra_args", {"a": NAN}, "extra_args must be JSON"),
+        ("spaces_between_special_tokens", None, "spaces_between_special_tokens must be true or false"),
         ("stop_token_ids", [-1], "stop_token_ids must be between 0 and"),
         ("stop_token_ids", [None], "must be an integer, not NoneType"),
         ("n", None, "n must be an integer, not NoneType"),
@@ -58,6 +94,142 @@ def test_a_wrong_value_is_named(name: str, value: Any, message: str) -> None:
 def test_stop_strings_need_text() -> None:
     with pytest.raises(InvalidRequest, match="stop needs detokenize=True"):
         SamplingParams(stop="x", detokenize=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "message"),
+    [
+        (
+            {"min_tokens": 5, "max_tokens": 4},
+            "min_tokens",
+            "min_tokens is 5, more than max_tokens, which is 4",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "ignore_eos": True},
+            "ignore_eos",
+            "ignore_eos and structured_outputs exclude each other",
+        ),
+        (
+            {"prompt_logprobs": 0, "skip_reading_prefix_cache": False},
+            "skip_reading_prefix_cache",
+            "prompt_logprobs needs the whole prompt computed",
+        ),
+        ({"n": 2, "temperature": 0}, "n", "n must be 1 when sampling is greedy"),
+        (
+            {"repetition_detection": {"max_pattern_size": 1, "min_pattern_size": 2}},
+            "repetition_detection.min_pattern_size",
+            "must be between 1 and 1, not 2",
+        ),
+        (
+            {"repetition_detection": {"min_count": 2}},
+            "repetition_detection.max_pattern_size",
+            "repetition_detection needs max_pattern_size",
+        ),
+        ({"logit_bias": {7: "a"}}, "logit_bias.7", "logit_bias.7 must be a number, not str"),
+    ],
+)
+def test_what_contradicts_each_other_is_an_error(given: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        SamplingParams(**given)
+    assert caught.value.param == param
+
+
+def test_a_field_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(TypeError, match="guided_json"):
+        SamplingParams(guided_json={})  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "asked"),
+    [
+        ({"logprobs": 21}, 20, "logprobs asks for 21"),
+        ({"prompt_logprobs": -1}, 20, "prompt_logprobs asks for the whole vocabulary"),
+    ],
+)
+def test_more_log_probabilities_than_the_engine_gives_are_refused(
+    given: dict[str, int], most: int, asked: str
+) -> None:
+    params = SamplingParams(**given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=f"{asked}, but the engine's max_logprobs is {most}"):
+        params.check_logprobs(most)
+    params.check_logprobs(-1)
+
+
+def test_the_worker_gets_its_part_of_the_rest() -> None:
+    params = SamplingParams(
+        presence_penalty=1,
+        frequency_penalty=0.5,
+        repetition_penalty=1.1,
+        min_tokens=3,
+        logit_bias={5: 200, 6: -1},
+        allowed_token_ids=[5, 6],
+        logprobs=2,
+        logprob_token_ids=[8],
+        prompt_logprobs=-1,
+        thinking_token_budget=9,
+        extra_args={"a": [1, None]},
+        temperature=0,
+    )
+    assert params.sampling(Sampling(repetition_penalty=2.0)) == Sampling(
+        temperature=0.0,
+        presence_penalty=1.0,
+        frequency_penalty=0.5,
+        repetition_penalty=1.1,
+        min_tokens=3,
+        bias_tokens=pack([5, 6]),
+        bias=struct.pack("<2f", 100, -1),
+        allowed=pack([5, 6]),
+        logprobs=2,
+        logprob_tokens=pack([8]),
+        prompt_logprobs=-1,
+        thinking=Thinking(9),
+        arguments='{"a": [1, null]}',
+    )
+    assert SamplingParams(thinking_token_budget=-1).sampling(Sampling()).thinking is None
+    assert SamplingParams().sampling(Sampling(repetition_penalty=2.0)).repetition_penalty == 2.0
+
+
+@pytest.mark.parametrize(
+    ("given", "skips"),
+    [({}, False), ({"prompt_logprobs": 0}, True), ({"skip_reading_prefix_cache": True}, True)],
+)
+def test_the_prefix_cache_is_not_read_for_log_probabilities_of_a_prompt(
+    given: dict[str, Any], skips: bool
+) -> None:
+    assert SamplingParams(**given).skips_prefix_cache is skips
+
+
+class Asked:
+    """A class that tells its schema, and counts how often it was asked."""
+
+    times = 0
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        cls.times += 1
+        return {"type": "integer"}
+
+
+def test_a_grammar_is_read_once_and_what_becomes_of_the_callers_object_is_not_seen() -> None:
+    given: dict[str, Any] = {"json": Asked}
+    params = SamplingParams(structured_outputs=given)
+    given["json"] = {1}
+    assert params.limits().grammar == params.limits().grammar == '{"json":{"type":"integer"}}'
+    assert params.structured_outputs == {"json": {"type": "integer"}}
+    assert Asked.times == 1
+    again = replace(params, seed=5)
+    assert again.limits() == params.limits()
+    assert again != params == SamplingParams(structured_outputs={"json": '{"type": "integer"}'})
+    assert copy.deepcopy(params).limits() == pickle.loads(pickle.dumps(params)).limits() == params.limits()
+    assert replace(params, structured_outputs=None).limits().grammar is None
+
+
+def test_arguments_of_processors_are_as_the_workers_get_them() -> None:
+    given: dict[Any, Any] = {"turns": (1, 2), 3: [None]}
+    params = SamplingParams(extra_args=given)
+    given["turns"] = {4}
+    assert params.extra_args == {"turns": [1, 2], "3": [None]}
+    assert json.loads(params.sampling(Sampling()).arguments) == params.extra_args
 
 
 def test_what_is_not_given_comes_from_the_model() -> None:
@@ -80,9 +252,12 @@ def test_each_actor_gets_its_part() -> None:
         ignore_eos=True,
         include_stop_str_in_output=True,
         skip_special_tokens=False,
+        min_tokens=2,
+        spaces_between_special_tokens=False,
+        repetition_detection={"max_pattern_size": 4},
     )
-    assert params.limits() == Limits(7, (4, 5), True)
-    assert params.text_rules() == TextRules(("end",), True, False, True)
+    assert params.limits() == Limits(7, (4, 5), True, None, Repetition(4, 1, 2))
+    assert params.text_rules() == TextRules(("end",), True, False, True, 2, False)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +329,17 @@ def test_messages_are_of_plain_types_whatever_is_derived_from_them(real: float) 
             max_tokens=whole,
             stop=[text],
             stop_token_ids=[whole],
+            presence_penalty=real,
+            frequency_penalty=real,
+            repetition_penalty=real,
+            min_tokens=whole,
+            logprobs=whole,
+            prompt_logprobs=whole,
+            logprob_token_ids=[whole],
+            logit_bias={whole: real},
+            allowed_token_ids=[whole],
+            thinking_token_budget=whole,
+            repetition_detection=RepetitionDetection(max_pattern_size=whole),
         )
         service: Service = {"priority": whole, "tenant": text, "queue_timeout": real, "cache_salt": text}
         again: Service = {"ttft_timeout": real, "timeout": real}

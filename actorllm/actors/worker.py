@@ -8,7 +8,7 @@ from typing import Protocol
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..errors import ConfigError, RequestFailed, UnsupportedModel
-from ..messages import Fault, Job, RunCommand, RunStep, Sampled
+from ..messages import Fault, Job, RunCommand, RunStep, Sampled, SampleStep
 from .jobs import Deliver, DeviceThread, Work, box
 
 
@@ -23,8 +23,11 @@ class Runner(Protocol):
     def max_model_len(self) -> int:
         """Tokens a request may have in all."""
 
-    def execute(self, step: RunStep) -> bytes:
-        """Run the step; a token for each sampling row, in row order (int32 column)."""
+    def execute(self, step: RunStep) -> Sampled | None:
+        """Run the step; a token for each sampling row, in row order. None for a step that waits."""
+
+    def sample(self, step: SampleStep) -> Sampled:
+        """The tokens of the step that ran last, and waits."""
 
     def reset(self) -> None:
         """Forget every row: the next step brings all its rows anew."""
@@ -75,7 +78,7 @@ class Device:
         """Queue a step; its JobDone is delivered from the event loop."""
         self._thread.start(self._run, job, deliver)
 
-    def _run(self, step: RunStep | RunCommand) -> Sampled:
+    def _run(self, step: RunStep | SampleStep | RunCommand) -> Sampled | None:
         if step.epoch <= self._failed_epoch:
             raise RequestFailed(f"an earlier step of epoch {step.epoch} failed")
         try:
@@ -83,7 +86,9 @@ class Device:
                 self._epoch = step.epoch
                 self._runner.reset()
             if isinstance(step, RunStep):
-                return Sampled(self._runner.execute(step))
+                return self._runner.execute(step)
+            if isinstance(step, SampleStep):
+                return self._runner.sample(step)
             return Sampled(b"", self._command(step))
         except BaseException:
             self._failed_epoch = step.epoch

@@ -8,10 +8,13 @@ from typing import Any
 
 import anyio.to_thread
 
-from ..checkpoint import Progress, open_checkpoint
+from ..actors.worker import Runner, open_runner
+from ..checkpoint import Checkpoint, Progress, open_checkpoint
 from ..config import EngineConfig
 from ..engine.engine import Engine
+from ..engine.parts import Parts
 from ..errors import RequestError
+from ..messages import RunStep, Sampled
 from ..params import SamplingParams
 from .lag import watch_lag
 from .load import Load, Run, Sample, draw, drive
@@ -27,6 +30,7 @@ class Offline:
     batch_ms    from the first request of a batch to its last token
     steps       steps that the engine has planned
     step_ms     wall-clock time for each of them: it contains what is not hidden behind the model
+    device_ms   how much of that the device works at a step; the rest is messages, plans and text
     loop_ms     how late the event loop hears of a byte at a socket meanwhile
     """
 
@@ -35,12 +39,34 @@ class Offline:
     batch_ms: Spread | None
     steps: int
     step_ms: float
+    device_ms: float
     loop_ms: Spread | None
 
     def json(self) -> dict[str, Any]:
         """The same for JSON: what the report has, and the rest beside it."""
         own = {name: value for name, value in asdict(self).items() if name != "report"}
         return self.report.json() | own
+
+
+class Timed:
+    """A runner that adds up the seconds in which it executes steps."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._execute = runner.execute
+        self.num_blocks = runner.num_blocks
+        self.max_model_len = runner.max_model_len
+        self.reset = runner.reset
+        self.sample = runner.sample
+        self.command = runner.command
+        self.seconds = 0.0
+
+    def execute(self, step: RunStep) -> Sampled | None:
+        """As the runner's."""
+        begun = perf_counter()
+        try:
+            return self._execute(step)
+        finally:
+            self.seconds += perf_counter() - begun
 
 
 async def measure(
@@ -56,20 +82,26 @@ async def measure(
     load = replace(load, vocab_size=vocab_size, seed=config.seed or 0)
     params = SamplingParams(temperature=0, max_tokens=load.output_tokens, ignore_eos=True)
     prompts = draw(load, batches * load.num_requests, "run")
-    async with Engine(config, progress=progress) as engine:
+    runners: list[Timed] = []
+
+    def make(checkpoint: Checkpoint, config: EngineConfig) -> Timed:
+        runners.append(Timed(open_runner(checkpoint, config)))
+        return runners[-1]
+
+    async with Engine(config, parts=Parts(open_runner=make), progress=progress) as engine:
         ask = partial(_ask, engine, params)
         await drive(ask, draw(load, load.warmup, "warm-up"), load.concurrency)
-        before = await _num_steps(engine)
+        before, device_before = await _num_steps(engine), runners[0].seconds
         async with watch_lag() as lags:
             runs = [await drive(ask, prompts[first::batches], load.concurrency) for first in range(batches)]
-        steps = await _num_steps(engine) - before
-    return _sum(load, runs, steps, spread(lags))
+        steps, device = await _num_steps(engine) - before, runners[0].seconds - device_before
+    return _sum(load, runs, steps, device, spread(lags))
 
 
 def show_offline(found: Offline) -> str:
     """A table."""
     lines = [show(found.report, "this process")]
-    lines.append(f"{'steps':14}{found.steps}, one in {found.step_ms:.2f} ms")
+    lines.append(f"{'steps':14}{found.steps}, one in {found.step_ms:.2f} ms; device {found.device_ms:.2f}")
     if (loop := found.loop_ms) is not None:
         lines.append(
             f"{'event loop':14}late by ms: mean {loop.mean:.2f}, p50 {loop.p50:.2f}, p99 {loop.p99:.2f}"
@@ -101,7 +133,7 @@ async def _num_steps(engine: Engine) -> int:
     return count
 
 
-def _sum(load: Load, runs: Sequence[Run], steps: int, loop: Spread | None) -> Offline:
+def _sum(load: Load, runs: Sequence[Run], steps: int, device: float, loop: Spread | None) -> Offline:
     seconds = sum(run.seconds for run in runs)
     samples = [sample for run in runs for sample in run.samples]
     whole = Run(samples, seconds, sum(run.cpu_seconds for run in runs))
@@ -111,5 +143,6 @@ def _sum(load: Load, runs: Sequence[Run], steps: int, loop: Spread | None) -> Of
         batch_ms=spread([run.seconds for run in runs]),
         steps=steps,
         step_ms=seconds / max(1, steps) * 1e3,
+        device_ms=device / max(1, steps) * 1e3,
         loop_ms=loop,
     )

@@ -1,12 +1,9 @@
 """How a server starts: a fresh process each time, from its first instruction to its first token."""
 
 import os
-import re
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -23,23 +20,13 @@ from ..errors import MachineError
 from .client import Client, Target
 from .load import Load, draw
 from .process import cpu_seconds, resident_bytes
+from .program import POLL_SECONDS, address, end, program
 
-ADDRESS = re.compile(r"served at (https?://[^\s/]+)")
 ONE_TOKEN = Load(concurrency=1, num_requests=1, prompt_tokens=8, output_tokens=1, vocab_size=256)
 """The first request: token ids that every vocabulary has."""
 
-POLL_SECONDS = 0.01
-"""Between two looks at a server that is not ready: how exact `ready_s` is."""
-
 SETTLE_SECONDS = 0.5
 """Between the last request and the time that counts as idle: threads of libraries spin on for a while."""
-
-END_SECONDS = 15.0
-"""How long a server may take to end."""
-
-MAX_LOG = 1 << 20
-"""Bytes of a server's output that are looked at."""
-
 
 WARM = "warm: caches of compiled kernels and packed weights as they are, files in the page cache"
 COLD = (
@@ -114,10 +101,10 @@ def show_starts(cold: bool, starts: Sequence[Start]) -> str:
 async def _start(arguments: Sequence[str], variables: dict[str, str], idle_s: float, timeout: float) -> Start:
     """One start. The process has ended when this returns, or raises."""
     begun = perf_counter()
-    with _process(["serve", *arguments, "--port", "0"], variables) as (process, read):
+    with program(["serve", *arguments, "--port", "0"], variables) as (process, read):
         try:
             with anyio.move_on_after(timeout) as scope:
-                url = await _address(process, read)
+                url = await address(process, read)
                 ready, first = await _first_answer(url, timeout)
                 resident = resident_bytes(process.pid)
             if scope.cancelled_caught:
@@ -129,7 +116,7 @@ async def _start(arguments: Sequence[str], variables: dict[str, str], idle_s: fl
             await anyio.sleep(idle_s)
             idle = cpu_seconds(process.pid) - before
         finally:
-            await _end(process)
+            await end(process)
     return Start(
         ready_s=ready - begun,
         first_token_s=first - begun,
@@ -137,32 +124,6 @@ async def _start(arguments: Sequence[str], variables: dict[str, str], idle_s: fl
         idle_cpu_s=idle,
         idle_s=idle_s,
     )
-
-
-@contextmanager
-def _process(
-    arguments: Sequence[str], variables: dict[str, str]
-) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], str]]]:
-    """`python -m actorllm`, and what reads all that it has written up to now. A file never blocks it."""
-    with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-m", "actorllm", *arguments]
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables
-        ) as process:
-            try:
-                yield process, lambda: os.pread(log.fileno(), MAX_LOG, 0).decode(errors="replace").strip()
-            finally:
-                process.kill()
-
-
-async def _address(process: "subprocess.Popen[bytes]", read: Callable[[], str]) -> str:
-    """Where the server says that it listens. Raises MachineError when it has ended instead."""
-    while (found := ADDRESS.search(read())) is None:
-        if process.poll() is not None:
-            said = read()[-500:] or "nothing"
-            raise MachineError(f"the server ended with code {process.returncode}; it says: {said}")
-        await anyio.sleep(POLL_SECONDS)
-    return found[1]
 
 
 async def _first_answer(url: str, timeout: float) -> tuple[float, float]:
@@ -180,15 +141,6 @@ async def _first_answer(url: str, timeout: float) -> tuple[float, float]:
     if sample.failure is not None:
         raise MachineError(f"the server's first request failed: {sample.failure}")
     return ready, sample.arrivals[0]
-
-
-async def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ask it to end, and wait for it; what is left after a while is killed."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    with anyio.move_on_after(END_SECONDS, shield=True):
-        while process.poll() is None:  # noqa: ASYNC110 (a process tells nobody that it has ended)
-            await anyio.sleep(POLL_SECONDS)
 
 
 @contextmanager

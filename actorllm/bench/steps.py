@@ -11,7 +11,7 @@ import numpy as np
 
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
-from ..cores.batch import StepInputs
+from ..cores.inputs import StepInputs
 from ..errors import UsageError
 from ..messages import NewRow, RunStep, Sampling, pack, pack_ids
 from ..model.program import Program
@@ -49,9 +49,11 @@ class Watched:
     def __init__(self, back_end: BackEnd) -> None:
         self._back_end = back_end
         self.slab_bytes = back_end.slab_bytes
+        self.variance = back_end.variance
         self.open = back_end.open
         self.close = back_end.close
         self.likeliest = back_end.likeliest
+        self.logits_of = back_end.logits_of
         self.start_profile = back_end.start_profile
         self.stop_profile = back_end.stop_profile
         self.last: tuple[Any, StepInputs, Likeliest | None] | None = None

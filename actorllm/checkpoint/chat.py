@@ -7,12 +7,16 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, NoReturn
 
-from jinja2 import Environment, Template, TemplateError, nodes
+from jinja2 import Environment, Template, TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..errors import InvalidRequest
+from .tools import in_plain_messages
+
+MARK = "\u2402 final message \u2403"
+"""Stands for the text of the last message, to find its place in a prompt."""
 
 
 class ChatTemplate:
@@ -26,25 +30,55 @@ class ChatTemplate:
         self.templates = dict(templates)
         self.special_tokens = dict(special_tokens)
         self._compiled: dict[str, Template] = {}
+        self._variables: dict[str, frozenset[str]] = {}
         self._lock = Lock()
 
-    def render(self, messages: Iterable[Any], add_generation_prompt: bool = True, **variables: Any) -> str:
+    def render(
+        self,
+        messages: Iterable[Any],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
         """The prompt for a conversation; `variables` (such as `tools`) are passed on to the template.
 
-        With tools, a template called `tool_use` is preferred. Raises InvalidRequest if the model has no
-        template or the template refuses the conversation.
+        With tools, a template called `tool_use` is preferred; one that knows no tools gets them as text
+        (`tools.in_plain_messages`). With `continue_final_message` the prompt ends with the last text.
+        Raises InvalidRequest if the model has no template or the template refuses the conversation.
         """
+        listed = list(messages)
+        if not continue_final_message:
+            return self._render(listed, add_generation_prompt, variables)
+        place = self._render([*listed[:-1], {**listed[-1], "content": MARK}], False, variables)
+        return _unfinished(self._render(listed, False, variables), place.partition(MARK)[0], listed[-1])
+
+    def _render(self, messages: list[Any], add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
         name = "tool_use" if variables.get("tools") and "tool_use" in self.templates else "default"
         context = {"tools": None, "documents": None, **self.special_tokens, **variables}
         try:
             template = self._template(name)
-            return template.render(
-                messages=list(messages), add_generation_prompt=add_generation_prompt, **context
-            )
+            if not self.knows_tools(name):
+                messages = in_plain_messages(messages, variables.get("tools"))
+            return template.render(messages=messages, add_generation_prompt=add_generation_prompt, **context)
         except InvalidRequest:
             raise
         except Exception as error:  # a template may trip over anything that a caller puts into a message
             raise InvalidRequest(f"the chat template refused: {error}", "messages") from error
+
+    def variables(self, name: str = "default") -> frozenset[str]:
+        """What a template asks for; nothing when there is none, or none that can be read."""
+        with self._lock:
+            if name not in self._variables:
+                try:
+                    parsed = self._environment.parse(self.templates.get(name, ""))
+                    self._variables[name] = frozenset(meta.find_undeclared_variables(parsed))
+                except TemplateError:
+                    self._variables[name] = frozenset()
+            return self._variables[name]
+
+    def knows_tools(self, name: str = "default") -> bool:
+        """Whether a template does anything with tools."""
+        return "tools" in self.variables(name)
 
     def _template(self, name: str) -> Template:
         if name not in self.templates:
@@ -63,6 +97,19 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         return environment
+
+
+def _unfinished(text: str, before: str, last: Mapping[str, Any]) -> str:
+    """The prompt up to the end of its last message's text, which begins behind `before`.
+
+    A template may have taken the blanks around it away.
+    """
+    content = last.get("content") or ""
+    for kept in (content, content.lstrip(), content.rstrip(), content.strip()):
+        if kept.strip() and text.startswith(before + kept):
+            return before + kept
+    reason = "the last message has no text in the prompt that an answer could continue"
+    raise InvalidRequest(reason, "continue_final_message")
 
 
 class _Generation(Extension):

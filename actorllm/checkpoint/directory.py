@@ -16,7 +16,7 @@ from .tokenizer import Tokenizer
 if TYPE_CHECKING:
     import tokenizers
 
-_SAMPLING = {name: name for name in ("temperature", "top_k", "top_p", "min_p")}
+_SAMPLING = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
 _SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 

@@ -39,6 +39,7 @@ def sampling_from(fields: Fields, names: Mapping[str, str]) -> Sampling:
         top_k=max(0, int(top_k)),
         top_p=fields.number(names["top_p"], plain.top_p),
         min_p=fields.number(names["min_p"], plain.min_p),
+        repetition_penalty=fields.number(names["repetition_penalty"], plain.repetition_penalty),
     )
 
 

@@ -120,6 +120,44 @@ def latency(
 
 @app.command()
 @with_config
+@with_load(("num_requests", "prompt_tokens", "output_tokens"))
+def grammar(
+    config: EngineConfig,
+    load: Load,
+    repeats: Annotated[int, typer.Option(min=1, help="runs of each kind, by turns")] = 5,
+    temperature: Annotated[list[float] | None, typer.Option(help="may be repeated")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the engine in this process with and without a grammar, all requests at once."""
+    from ..bench.grammar import measure, show_costs, to_json
+
+    with DownloadBar() as bar:
+        run = partial(measure, config, load, repeats, temperature or (0.0, 1.0), bar)
+        costs = anyio.run(run)
+    _write(to_json(costs), f"{config.model}: {load.num_requests} requests\n{show_costs(costs)}", as_json)
+
+
+@app.command()
+@with_load(("num_requests", "prompt_tokens", "output_tokens"), num_requests=512, prompt_tokens=16)
+def front(
+    load: Load,
+    streams: Annotated[
+        list[int] | None, typer.Option(min=1, help="requests at once; may be repeated")
+    ] = None,
+    loop: Annotated[
+        list[str] | None, typer.Option(help="asyncio or uvloop (both, if it is installed); may be repeated")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a server of the hash model, and an engine without HTTP: what the HTTP side costs a token."""
+    from ..bench.front import installed_loops, measure, show_fronts, to_json
+
+    fronts = anyio.run(partial(measure, load, streams or (1, 64, 256), loop or installed_loops()))
+    _write(to_json(fronts), show_fronts(fronts), as_json)
+
+
+@app.command()
+@with_config
 def kernels(
     config: EngineConfig,
     batch: Annotated[

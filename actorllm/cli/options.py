@@ -10,6 +10,8 @@ import typer
 
 Command = Callable[..., None]
 
+TEXTS = tuple[str, ...]
+
 
 def spread(
     parameter: str, cls: type[Any], names: Sequence[str], **defaults: Any
@@ -18,7 +20,8 @@ def spread(
 
     The options have the fields' names, types and defaults (but for `defaults`), and their help is the
     docstring of `cls`, whose lines begin with the names. A field called `model` becomes an argument, unless
-    its metadata has `flags`: these are then what the option is called.
+    its metadata has `flags`: these are then what the option is called. The option of a tuple of texts may be
+    repeated.
     """
     descriptions = describe(cls)
     hints = get_type_hints(cls)
@@ -30,7 +33,7 @@ def spread(
     def decorate(command: Command) -> Command:
         @wraps(command)
         def spread_command(**given: Any) -> None:
-            made = cls(**{name: given.pop(name) for name in names})
+            made = cls(**{name: _value(hints[name], given.pop(name)) for name in names})
             command(**given, **{parameter: made})
 
         kept = [own for own in inspect.signature(command).parameters.values() if own.name != parameter]
@@ -65,9 +68,17 @@ def _option(
 ) -> inspect.Parameter:
     flags = field.metadata.get("flags", ())
     make = typer.Argument if field.name == "model" and not flags else typer.Option
+    default = defaults.get(field.name, field.default)
+    if hint == TEXTS:
+        hint, default = list[str] | None, list(default) or None
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=defaults.get(field.name, field.default),
+        default=default,
         annotation=Annotated[hint, make(*flags, help=description, rich_help_panel=panel)],
     )
+
+
+def _value(hint: Any, given: Any) -> Any:
+    """What was given, as the field wants it."""
+    return tuple(given or ()) if hint == TEXTS else given

@@ -5,7 +5,7 @@ and builds the inputs of the model with array operations. All inputs are one-dim
 of all rows, without padding; a row of them is a request of the step, in the order of `RunStep.rows`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,45 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..messages import NewRow, RunStep
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """What the model and the sampler need for one step of N tokens in R rows, S of which sample.
-
-    Each of the G groups of layers has blocks of its own.
-
-    input_ids       int32 [N] token ids, row after row
-    positions       int64 [N] index of each token in its request
-    slot_mapping    int64 [G, N] where its KV goes: block id * block_size + offset
-    query_start_loc int32 [R + 1] where each row's tokens begin in N
-    seq_lens        int32 [R] tokens of context after this step
-    block_table     int32 [G, R, B] block ids of each row, 0 after its last, -1 for one that fell out of
-                    the group's window; B serves the longest context
-    sample_rows     int64 [S] rows that sample
-    logits_indices  int64 [S] index in N of each one's last token
-    temperature     float32 [S], and so top_p, min_p; top_k int32 [S] (0 is off); seed int64 [S]
-    position        int64 [S] index in its request of the token that is sampled
-    """
-
-    input_ids: Int32
-    positions: Int64
-    slot_mapping: Int64
-    query_start_loc: Int32
-    seq_lens: Int32
-    block_table: Int32
-    sample_rows: Int64
-    logits_indices: Int64
-    temperature: Float32
-    top_k: Int32
-    top_p: Float32
-    min_p: Float32
-    seed: Int64
-    position: Int64
+from ..processors import LogitsProcessor
+from .arrays import Float32, Int32, Int64
+from .extras import Extras, wants_extras
+from .inputs import PromptPart, StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +44,8 @@ class _Decoding:
     top_p: Float32
     min_p: Float32
     seed: Int64
+    requests: Int64
+    extras: Mapping[int, Extras]
 
     def fits(self, step: RunStep) -> bool:
         """Whether the step is of these rows, and each decodes a token."""
@@ -90,6 +57,15 @@ class _Decoding:
         )
 
 
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt of `length` tokens; the log-probabilities of the first `told` have been asked for."""
+
+    told: int
+    length: int
+    num_top: int
+
+
 class Batch:
     """The requests of a worker, one slot each, and their block tables.
 
@@ -97,7 +73,15 @@ class Batch:
     next step. A broken protocol raises AssertionError and leaves the batch undefined until `reset`.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        num_groups: int = 1,
+        processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        self._processors = processors
         self.max_model_len = max_model_len
         self.block_size = block_size
         self.num_groups = num_groups
@@ -121,6 +105,8 @@ class Batch:
         """Forget every request."""
         self._slots: dict[int, int] = {}
         self._free = list(range(len(self._num_tokens)))[::-1]
+        self._extras: dict[int, Extras] = {}
+        self._prompts: dict[int, _Prompt] = {}
         self._sampling: Int64 = np.zeros(0, np.int64)
         self._decoding: _Decoding | None = None
         self._num_steps = 0
@@ -154,6 +140,10 @@ class Batch:
         assert len(tokens) == slots.size, f"{len(tokens)} tokens for {slots.size} sampling rows"
         self._token_ids[slots, self._num_tokens[slots]] = tokens
         self._num_tokens[slots] += 1
+        if self._extras:
+            for slot, token in zip(slots.tolist(), tokens, strict=True):
+                if slot in self._extras:
+                    self._extras[slot].append(int(token))
         self._sampling = slots[:0]
 
     def check(self) -> None:
@@ -194,7 +184,7 @@ class Batch:
         slots = np.fromiter(map(self._slot, requests), np.int64, len(requests))
         self._extend(slots, _column(step.num_blocks, "<i4"), _column(step.blocks, "<i4"))
         num_tokens = _column(step.num_tokens, "<i4")
-        inputs = self._inputs(slots, num_tokens, _column(step.samples, "u1"))
+        inputs = self._inputs(np.array(requests, np.int64), slots, num_tokens, _column(step.samples, "u1"))
         decodes = slots.size and (num_tokens == 1).all() and inputs.sample_rows.size == slots.size
         self._decoding = self._remember(step, slots, inputs) if decodes else None
         return slots, inputs
@@ -212,6 +202,8 @@ class Batch:
             inputs.top_p,
             inputs.min_p,
             inputs.seed,
+            inputs.requests,
+            inputs.extras,
         )
 
     def _decode(self, decoding: _Decoding) -> StepInputs:
@@ -241,6 +233,8 @@ class Batch:
             min_p=decoding.min_p,
             seed=decoding.seed,
             position=seq_lens,
+            requests=decoding.requests,
+            extras=decoding.extras,
         )
 
     def _slot(self, request: int) -> int:
@@ -253,6 +247,8 @@ class Batch:
         del self._slots[request]
         self._block_table[:, slot, : self._num_blocks[slot]] = 0
         self._num_tokens[slot] = self._num_computed[slot] = self._num_blocks[slot] = 0
+        self._extras.pop(slot, None)
+        self._prompts.pop(slot, None)
         self._free.append(slot)
 
     def _join(self, row: NewRow) -> None:
@@ -272,6 +268,10 @@ class Batch:
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self._seed[slot] = sampling.seed or 0
+        if wants_extras(sampling, self._processors):
+            self._extras[slot] = Extras(sampling, tokens, row.num_prompt, self._processors)
+        if sampling.prompt_logprobs is not None and row.num_told < row.num_prompt:
+            self._prompts[slot] = _Prompt(max(1, row.num_told), row.num_prompt, sampling.prompt_logprobs)
 
     def _extend(self, slots: Int64, num_blocks: Int64, blocks: Int64) -> None:
         assert len(num_blocks) == len(slots), "num_blocks is not one a row"
@@ -286,7 +286,7 @@ class Batch:
             table[rows, places] = blocks[ranges(begins + group * each, each)]
         self._num_blocks[slots] = held + each
 
-    def _inputs(self, slots: Int64, num_tokens: Int64, samples: Int64) -> StepInputs:
+    def _inputs(self, requests: Int64, slots: Int64, num_tokens: Int64, samples: Int64) -> StepInputs:
         assert len(num_tokens) == len(samples) == len(slots), "num_tokens or samples is not one a row"
         assert (num_tokens > 0).all(), "a row without tokens"
         seq_lens = self._num_computed[slots] + num_tokens
@@ -317,7 +317,36 @@ class Batch:
             min_p=self._min_p[drawing],
             seed=self._seed[drawing],
             position=seq_lens[rows],
+            requests=requests[rows],
+            extras=self._extras_of(drawing),
+            prompts=self._parts(requests, slots, ends - num_tokens, seq_lens) if self._prompts else (),
         )
+
+    def _extras_of(self, slots: Int64) -> dict[int, Extras]:
+        if not self._extras:
+            return {}
+        return {
+            place: self._extras[slot] for place, slot in enumerate(slots.tolist()) if slot in self._extras
+        }
+
+    def _parts(self, requests: Int64, slots: Int64, begins: Int64, seq_lens: Int64) -> tuple[PromptPart, ...]:
+        """What the step's tokens say of the prompts' next tokens: each token speaks of the one after it."""
+        parts: list[PromptPart] = []
+        for request, slot, begin, length in zip(
+            requests.tolist(), slots.tolist(), begins.tolist(), seq_lens.tolist(), strict=True
+        ):
+            prompt = self._prompts.get(slot)
+            if prompt is None:
+                continue
+            first, last = prompt.told, min(length + 1, prompt.length)
+            if first < last:
+                begin += first - 1 - int(self._num_computed[slot])
+                targets = self._token_ids[slot, first:last].copy()
+                parts.append(PromptPart(request, first, begin, targets, prompt.num_top))
+                prompt.told = last
+            if last == prompt.length:
+                del self._prompts[slot]
+        return tuple(parts)
 
 
 def _column(column: bytes, dtype: str) -> Int64:

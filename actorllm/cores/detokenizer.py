@@ -9,6 +9,7 @@ from ..messages import (
     Ending,
     Fault,
     FromDetokenizer,
+    Logprobs,
     Text,
     TextRules,
     ToDetokenizer,
@@ -19,6 +20,7 @@ from ..messages import (
     unpack_ids,
 )
 from . import NEVER
+from .logprobs import Candidates, join, split
 from .text import Decoder, StopMatcher, Vocabulary
 
 
@@ -99,30 +101,44 @@ class Detokenizer:
 
     def _absorb(self, message: Tokens) -> None:
         batches = _by_request(message)
+        logprobs = _logprobs_by_request(message)
         endings = {ending.request: ending for ending in message.endings}
         _require(len(endings) == len(message.endings), "a request ended twice")
         for request in batches:
             known = request in self._tracked or request in self._tombstones
             _require(known, f"tokens or an ending for {request}, which is not open")
         self._step = message.step if self._step is None else max(self._step, message.step)
+        for each in message.prompt_logprobs:
+            if each.request in self._tracked:
+                self._news.setdefault(each.request, _News()).prompt_logprobs.append(each.logprobs)
         for request, tokens in batches.items():
             if request in self._tombstones:
                 self._dropped += len(tokens)
                 self._bury(request, endings.get(request))
             else:
-                self._write(request, tokens, endings.get(request))
+                self._write(request, tokens, endings.get(request), logprobs.get(request, ()))
+        for request, num_cached in zip(unpack_ids(message.hits), unpack(message.num_cached), strict=True):
+            if request in self._news:
+                self._news[request].num_cached = num_cached
 
     def _bury(self, request: int, ending: Ending | None) -> None:
         if ending is not None:
             self._tombstones.remove(request)
 
-    def _write(self, request: int, tokens: list[int], ending: Ending | None) -> None:
+    def _write(
+        self,
+        request: int,
+        tokens: list[int],
+        ending: Ending | None,
+        logprobs: Sequence[Candidates | None],
+    ) -> None:
         text, num_tokens, stop = self._tracked[request].write(tokens, ending)
         self._tokens += num_tokens
         self._dropped += len(tokens) - num_tokens
         news = self._news.setdefault(request, _News())
         news.text.append(text)
         news.tokens += tokens[:num_tokens]
+        news.logprobs += logprobs[:num_tokens]
         if stop is not None:
             self._stop_strings += 1
             news.finish_reason, news.stop_reason = "stop", stop
@@ -139,9 +155,15 @@ class _Writer:
     """Writes the text of one request."""
 
     def __init__(self, vocabulary: Vocabulary, prompt_tail: Sequence[int], rules: TextRules) -> None:
-        self._decoder = Decoder(vocabulary, prompt_tail, rules.skip_special_tokens)
+        self._decoder = Decoder(
+            vocabulary,
+            prompt_tail,
+            rules.skip_special_tokens,
+            spaces_between_special_tokens=rules.spaces_between_special_tokens,
+        )
         self._matcher = StopMatcher(rules.stop, rules.include_stop_str_in_output)
         self._rules = rules
+        self._num_unsearched = rules.min_tokens
 
     def write(self, tokens: list[int], ending: Ending | None) -> tuple[str, int, str | None]:
         """New text, how many of `tokens` it took, and the stop string that ended it or None."""
@@ -150,7 +172,7 @@ class _Writer:
         text = ""
         num_visible = len(tokens) - self._hides_last(ending)
         for count, token in enumerate(tokens[:num_visible], 1):
-            shown, stop = self._matcher.feed(self._decoder.feed((token,)))
+            shown, stop = self._look_at(self._decoder.feed((token,)))
             text += shown
             if stop is not None:
                 return text, count, stop
@@ -158,6 +180,13 @@ class _Writer:
             return text, len(tokens), None
         shown, stop = self._matcher.feed(self._decoder.finish())
         return text + shown + self._matcher.finish(), len(tokens), stop
+
+    def _look_at(self, text: str) -> tuple[str, str | None]:
+        """What of a token's text can be shown; the first tokens are not searched for stop strings."""
+        if self._num_unsearched:
+            self._num_unsearched -= 1
+            return text, None
+        return self._matcher.feed(text)
 
     def _hides_last(self, ending: Ending | None) -> bool:
         """Whether the last token is the one that stopped the request, and is to leave no text."""
@@ -174,6 +203,9 @@ class _News:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     fault: Fault | None = None
+    logprobs: list[Candidates | None] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
+    num_cached: int = 0
 
     def delta(self, request: int) -> Delta:
         return Delta(
@@ -183,6 +215,9 @@ class _News:
             self.finish_reason,
             self.stop_reason,
             self.fault,
+            join(self.logprobs),
+            tuple(self.prompt_logprobs),
+            self.num_cached,
         )
 
 
@@ -196,6 +231,16 @@ def _by_request(message: Tokens) -> dict[int, list[int]]:
     for ending in message.endings:
         batches.setdefault(ending.request, [])
     return batches
+
+
+def _logprobs_by_request(message: Tokens) -> dict[int, list[Candidates | None]]:
+    """One entry for each new token of those requests; nothing when nobody wants any."""
+    found: dict[int, list[Candidates | None]] = {}
+    if message.logprobs is not None:
+        each = zip(unpack_ids(message.requests), split(message.logprobs), strict=True)
+        for request, candidates in each:
+            found.setdefault(request, []).append(candidates)
+    return found
 
 
 def _require(holds: bool, otherwise: str) -> None:

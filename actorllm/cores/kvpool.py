@@ -332,7 +332,7 @@ class KVPool:
 
     def _find(self, table: Table, debt: int) -> list[list[int]]:
         """The blocks that it can share; its last token is computed in any case."""
-        if not self._caching:
+        if not self._caching or table.skips_reading:
             return [[] for _ in self._groups.windows]
         extend(table.contents, table.tokens, self._block_size, table.key)
         return self._groups.hits(self._blocks, table.contents[: (debt - 1) // self._block_size])
@@ -355,7 +355,11 @@ class KVPool:
 
     def _is_computing(self, request: int, table: Table, num_hits: int, debt: int) -> bool:
         """Whether another request computes the very block that would be the next hit."""
-        if num_hits >= (debt - 1) // self._block_size or num_hits >= len(table.contents):
+        if (
+            table.skips_reading
+            or num_hits >= (debt - 1) // self._block_size
+            or num_hits >= len(table.contents)
+        ):
             return False
         return self._computing.get(table.contents[num_hits], request) != request
 

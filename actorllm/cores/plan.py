@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress
 
 from ..messages import (
+    Advance,
     Ending,
     FromScheduler,
     Keyed,
+    PromptLogprobs,
     Release,
     Reserve,
     Reserved,
@@ -17,41 +19,98 @@ from ..messages import (
     unpack,
     unpack_ids,
 )
+from .logprobs import Candidates, join
 from .requests import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step on its way. Parallel columns, one entry a row; `lives` are the requests' when it was sent."""
+    """A step on its way. Parallel columns, one entry a row; `lives` are the requests' when it was sent.
+
+    `masked` are the requests whose tokens Grammar has a say in; when there are any, the step waits for it.
+    """
 
     number: int
     requests: Sequence[Request] = ()
     num_tokens: Sequence[int] = ()
     samples: Sequence[bool] = ()
     lives: Sequence[int] = ()
+    masked: Sequence[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        requests: Sequence[Request],
+        num_tokens: Sequence[int],
+        samples: Sequence[bool],
+    ) -> "Step":
+        """A step of these rows, as their requests are now."""
+        drawing = compress(requests, samples)
+        masked = [request.id for request in drawing if request.limits.grammar is not None]
+        return cls(number, requests, num_tokens, samples, [request.life for request in requests], masked)
 
 
 @dataclass(slots=True)
 class Said:
-    """What a turn has to say besides the next Reserve."""
+    """What a turn has to say besides the next Reserve.
+
+    `logprobs` has an entry for each of `tokens`; `hits` are requests and how much of their prompts was in the
+    cache; `advanced` are requests and tokens that Grammar hears of.
+    """
 
     requests: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[Candidates | None] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     endings: list[Ending] = field(default_factory=list)
+    hits: list[tuple[int, int]] = field(default_factory=list)
+    advanced: list[tuple[int, int]] = field(default_factory=list)
     released: list[Request] = field(default_factory=list)
     others: list[FromScheduler] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.requests or self.endings or self.released or self.others)
+        news = self.requests or self.prompt_logprobs or self.endings
+        return bool(news or self.released or self.others)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a step has brought something for the text side."""
+        return bool(self.requests or self.prompt_logprobs)
+
+    def tell(self, request: int, token: int, logprobs: Candidates | None) -> None:
+        """A token is final."""
+        self.requests.append(request)
+        self.tokens.append(token)
+        self.logprobs.append(logprobs)
+
+    def advance(self) -> None:
+        """Let Grammar hear of the tokens that it has to."""
+        if self.advanced:
+            requests, tokens = zip(*self.advanced, strict=True)
+            self.others.append(Advance(pack_ids(requests), pack(tokens)))
+            self.advanced.clear()
 
     def messages(self, step: int) -> list[FromScheduler]:
         """All of it, in order: what the pool hears of requests comes before the next Reserve."""
         out = list(self.others)
-        if self.requests or self.endings:
-            out.append(Tokens(step, pack_ids(self.requests), pack(self.tokens), tuple(self.endings)))
+        if self.requests or self.endings or self.prompt_logprobs:
+            out.append(self._tokens(step))
         if self.released:
             out.append(self._release())
         return out
+
+    def _tokens(self, step: int) -> Tokens:
+        return Tokens(
+            step,
+            pack_ids(self.requests),
+            pack(self.tokens),
+            tuple(self.endings),
+            join(self.logprobs),
+            tuple(self.prompt_logprobs),
+            pack_ids(request for request, _ in self.hits),
+            pack(num_cached for _, num_cached in self.hits),
+        )
 
     def _release(self) -> Release:
         news = [request.tokens[request.num_told :] for request in self.released]

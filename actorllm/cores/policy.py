@@ -14,7 +14,7 @@ class Rankable(Protocol):
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of the prompt."""
+        """Tokens of the prompt; 0 at the door, where nothing is known of it yet."""
 
     @property
     def num_output(self) -> int:
@@ -34,7 +34,8 @@ class Rankable(Protocol):
 
 
 class Policy(ABC):
-    """The order of requests. Running ones and waiting ones are each served by (level, key), ascending.
+    """The order of requests. Running ones and waiting ones are each served by (level, key), ascending; those
+    outside come in by key, group by group (`engine/seats.py`, which asks for nothing but group and key).
 
     Requests of one group stand in a queue of their own, by `key`; between groups the lowest `level` goes
     first. Most policies have one group and only a key.

@@ -1,8 +1,9 @@
 """Renderer: makes tokens of prompts, holds them to the limits, and submits them."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from ..messages import (
     Abort,
@@ -11,13 +12,15 @@ from ..messages import (
     FromRenderer,
     Job,
     JobDone,
-    Limits,
+    Question,
     Render,
     Rendered,
+    Sampling,
     Submit,
     TokenPrompt,
     ToRenderer,
     Track,
+    pack,
     unpack,
 )
 from . import NEVER
@@ -39,8 +42,11 @@ class RendererStatistics:
 class Renderer:
     """Text and conversations become tokens in jobs; token prompts are only checked."""
 
-    def __init__(self, *, vocab_size: int, max_model_len: int, max_requests: int) -> None:
+    def __init__(
+        self, *, vocab_size: int, max_model_len: int, max_requests: int, eos_token_ids: Iterable[int] = ()
+    ) -> None:
         """`max_requests` bounds the requests that are open at once."""
+        self._eos = tuple(sorted(eos_token_ids))
         self._max_requests = max_requests
         self._refused_ids: OrderedDict[int, None] = OrderedDict()
         self._vocab_size = vocab_size
@@ -54,8 +60,8 @@ class Renderer:
         """Absorb a message."""
         match message:
             case Render(request, question):
-                if isinstance(question.prompt, TokenPrompt):
-                    self._submit(message, question.prompt.tokens)
+                if isinstance(question.prompt, TokenPrompt) and not needs_words(question):
+                    self._submit(message, Rendered(request, question.prompt.tokens))
                 else:
                     self._held[request] = message
                     self._out.append(Job(request, message))
@@ -104,15 +110,16 @@ class Renderer:
             self._refuse(done.id, done.fault)
         else:
             assert isinstance(done.value, Rendered)
-            self._submit(render, done.value.tokens)
+            self._submit(render, done.value)
 
-    def _submit(self, render: Render, column: bytes) -> None:
+    def _submit(self, render: Render, rendered: Rendered) -> None:
         request, question = render.request, render.question
+        column = self._cut(rendered.tokens, question)
         if len(column) % 4:
             self._refuse(request, _invalid("the prompt is not a column of token ids", "prompt"))
             return
         tokens = unpack(column)
-        fault = self._fault(tokens, question.limits)
+        fault = self._fault(tokens, question) or self._sampling_fault(question.sampling)
         if fault is not None:
             self._refuse(request, fault)
             return
@@ -124,8 +131,29 @@ class Renderer:
         self._out += (
             Rendered(request, column),
             Track(request, column[-4 * PROMPT_TAIL :], question.text),
-            Submit(request, column, question.sampling, limits, question.terms, question.key),
+            Submit(request, column, self._sampling(question, rendered), limits, question.terms, question.key),
         )
+
+    def _cut(self, column: bytes, question: Question) -> bytes:
+        """The last tokens of the prompt, if the caller wants no more of it."""
+        if question.truncate is None:
+            return column
+        room = max(1, self._max_model_len - (question.limits.max_tokens or 1))
+        return column[-4 * (room if question.truncate < 0 else question.truncate) :]
+
+    def _sampling(self, question: Question, rendered: Rendered) -> Sampling:
+        """The worker's part, with what only the tokenizer and the model's end tokens can say."""
+        sampling, changes = question.sampling, dict[str, Any]()
+        if sampling.min_tokens:
+            ends = dict.fromkeys((*self._eos, *question.limits.stop_token_ids))
+            changes["end_tokens"] = pack(ends)
+        if rendered.bad_words:
+            changes["bad_words"] = rendered.bad_words
+        if sampling.thinking is not None:
+            changes["thinking"] = replace(
+                sampling.thinking, begin=rendered.think_begin, end=rendered.think_end
+            )
+        return replace(sampling, **changes) if changes else sampling
 
     def _refuse(self, request: int, fault: Fault) -> None:
         """End it here, and remember that its Abort has nowhere to go.
@@ -139,8 +167,9 @@ class Renderer:
             self._refused_ids.popitem(last=False)
         self._out.append(Failed(request, "error", fault))
 
-    def _fault(self, tokens: list[int], limits: Limits) -> Fault | None:
+    def _fault(self, tokens: list[int], question: Question) -> Fault | None:
         """What is wrong with these tokens, or None."""
+        limits = question.limits
         if not tokens:
             return _invalid("the prompt is empty", "prompt")
         if len(tokens) >= self._max_model_len:
@@ -154,11 +183,27 @@ class Renderer:
             return _invalid(f"token id {wrong} is outside the vocabulary of {self._vocab_size}", "prompt")
         if limits.max_tokens is not None and limits.max_tokens < 1:
             return _invalid(f"max_tokens must be at least 1, not {limits.max_tokens}", "max_tokens")
-        for token in limits.stop_token_ids:
+        return self._outside(limits.stop_token_ids, "stop_token_ids")
+
+    def _sampling_fault(self, sampling: Sampling) -> Fault | None:
+        """Which token ids of it are not in the vocabulary."""
+        return (
+            self._outside(unpack(sampling.bias_tokens), "logit_bias")
+            or self._outside(unpack(sampling.allowed), "allowed_token_ids")
+            or self._outside(unpack(sampling.logprob_tokens), "logprob_token_ids")
+        )
+
+    def _outside(self, tokens: Iterable[int], param: str) -> Fault | None:
+        for token in tokens:
             if token >= self._vocab_size:
-                text = f"stop token id {token} is outside the vocabulary of {self._vocab_size}"
-                return _invalid(text, "stop_token_ids")
+                text = f"{param}: token id {token} is outside the vocabulary of {self._vocab_size}"
+                return _invalid(text, param)
         return None
+
+
+def needs_words(question: Question) -> bool:
+    """Whether something besides the prompt is to be made into tokens."""
+    return bool(question.bad_words) or question.sampling.thinking is not None
 
 
 def _invalid(message: str, param: str) -> Fault:

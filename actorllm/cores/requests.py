@@ -29,10 +29,11 @@ class Request:
 
     It ends with a token that is among `stops`, or when it has `max_len` tokens with the prompt.
     `num_scheduled` moves when a step is sent, `num_computed` when it is done; `num_pending` samples and
-    `steps_out` steps are on their way. `num_told` tokens are known to the pool. `life` counts
-    preemptions: the result of a step of an earlier life brings its token, but no computed KV. `verdict`
-    is the end that it meets when Grammar has answered. `num_crashes` steps have crashed with it since it had
-    `crashed_at` tokens.
+    `steps_out` steps are on their way. `num_told` tokens are known to the pool. `life` counts how often it
+    has lost its KV, `num_preemptions` how often of these to others: the result of a step of an earlier life
+    brings its token, but no computed KV. `verdict` is the end that it meets when Grammar has answered.
+    `num_crashes` steps have crashed with it since it had `crashed_at` tokens. The log-probabilities of
+    `num_prompt_told` tokens of the prompt have been told; `num_cached` were in the cache when it first ran.
     """
 
     id: int
@@ -55,9 +56,12 @@ class Request:
     life: int = 0
     num_crashes: int = 0
     crashed_at: int = 0
+    num_prompt_told: int = 0
     in_batch: bool = False
     has_run: bool = False
     verdict: str | None = None
+    num_preemptions: int = 0
+    num_cached: int = 0
 
     @property
     def priority(self) -> int:
@@ -101,6 +105,7 @@ class Request:
         assert 0 <= self.num_computed <= len(self.tokens)
         assert self.num_computed <= self.num_scheduled <= len(self.tokens) + self.num_pending
         assert self.num_told <= len(self.tokens)
+        assert self.num_prompt_told <= self.num_prompt
         assert self.num_pending <= self.steps_out
         assert len(self.tokens) + self.num_pending <= self.max_len
         if self.status is not Status.RUNNING:

@@ -14,6 +14,7 @@ from ..messages import (
     Fault,
     FromScheduler,
     GrammarReady,
+    MaskStep,
     NewRow,
     PoolReset,
     Reserve,
@@ -34,6 +35,8 @@ from ..messages import (
 )
 from .admission import Admission
 from .gate import Gate
+from .histogram import Distribution
+from .logprobs import split
 from .plan import Said, Step, Wants, without
 from .policy import Policy
 from .requests import Request, Status
@@ -49,7 +52,7 @@ NOTHING = Reserved(0, 0, b"", b"", b"", b"", b"")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """Requests now; counts since the start. `state` is running, paused or asleep."""
+    """Requests now; counts since the start. `state`: running, paused, asleep; `preemptions`: by request."""
 
     state: str
     num_running: int
@@ -65,6 +68,7 @@ class SchedulerStatistics:
     num_failed_steps: int
     num_timeouts: int
     num_refused: int
+    preemptions: Distribution
 
 
 class Scheduler:
@@ -96,14 +100,13 @@ class Scheduler:
         admission = Admission(max_num_seqs, max_num_queued_reqs, max_num_queued_tokens)
         self._table = Table(policy, admission, eos_token_ids)
         self._gate = Gate()
-        self._resets_owed = 0
         self._offered: list[Request] = []
         self._max_offered = max_num_seqs
         self._in_flight: deque[Step] = deque()
         self._unseen: deque[int] = deque()
         self._reserving = False
         self._changed = False
-        self._epoch = self._step = self._step_done = self._step_told = 0
+        self._epoch = self._step = self._step_done = self._step_told = self._resets_owed = 0
         self._steps = self._computed = self._generated = self._late = self._failed = 0
 
     def feed(self, message: ToScheduler) -> None:
@@ -142,7 +145,7 @@ class Scheduler:
         if self._may_plan:
             self._set_the_stage()
         said, table.said = table.said, Said()
-        if said.requests:
+        if said.has_text:
             self._step_told = self._step_done
             self._unseen.append(self._step_done)
         out = said.messages(self._step_told)
@@ -201,6 +204,7 @@ class Scheduler:
             num_failed_steps=self._failed,
             num_timeouts=table.num_timeouts,
             num_refused=table.admission.num_refused,
+            preemptions=table.preemptions.read(),
         )
 
     # -- plan -------------------------------------------------------------------------------------
@@ -282,14 +286,23 @@ class Scheduler:
             is_last = request.num_scheduled == len(request.tokens) + request.num_pending
             request.num_pending += is_last
             samples.append(is_last)
-        step = Step(message.step, requests, num_tokens, samples, [request.life for request in requests])
+        step = Step.of(message.step, requests, num_tokens, samples)
+        is_next = not self._in_flight
         self._table.said.others.append(self._run(step, message, new))
+        if is_next:
+            self._ask_for_masks()
         return len(new)
 
     def _join(self, request: Request, num_cached: int) -> NewRow:
-        request.num_scheduled = request.num_computed = num_cached
-        self._table.join(request)
-        return NewRow(request.id, pack(request.tokens), num_cached, request.sampling)
+        self._table.join(request, num_cached)
+        return NewRow(
+            request.id,
+            pack(request.tokens),
+            num_cached,
+            request.sampling,
+            request.num_prompt,
+            request.num_prompt_told,
+        )
 
     def _run(self, step: Step, granted: Reserved = NOTHING, new: Sequence[NewRow] = ()) -> RunStep:
         """The step as it is said; its columns are those of the grant."""
@@ -306,7 +319,14 @@ class Scheduler:
             granted.num_blocks,
             granted.blocks,
             pack_ids(leaving),
+            bool(step.masked),
         )
+
+    def _ask_for_masks(self) -> None:
+        """Of the next step to be done, if it waits: all tokens before those that it samples are known."""
+        if self._in_flight and (masked := self._in_flight[0].masked):
+            step = self._in_flight[0].number
+            self._table.said.others.append(MaskStep(step, self._epoch, pack_ids(masked)))
 
     # -- steps come back --------------------------------------------------------------------------
 
@@ -317,11 +337,12 @@ class Scheduler:
         self._command_answered(message.fault)
         tokens, late = unpack(message.tokens), 0
         assert len(tokens) == sum(step.samples), "tokens and sampling rows differ in number"
-        sampled = iter(tokens)
-        for request, count, samples, life in zip(
-            step.requests, step.num_tokens, step.samples, step.lives, strict=True
-        ):
-            token = next(sampled) if samples else None
+        logprobs = [None] * len(tokens) if message.logprobs is None else split(message.logprobs)
+        sampled = iter(zip(tokens, logprobs, strict=True))
+        self._table.tell_prompts(message.prompt_logprobs)
+        rows = zip(step.requests, step.num_tokens, step.samples, step.lives, strict=True)
+        for request, count, samples, life in rows:
+            token, candidates = next(sampled) if samples else (None, None)
             if request.status is Status.ENDED:
                 late += samples
                 continue
@@ -329,7 +350,9 @@ class Scheduler:
             if life == request.life:
                 request.num_computed += count
             if token is not None:
-                self._table.accept(request, token)
+                self._table.accept(request, token, candidates)
+        self._table.said.advance()
+        self._ask_for_masks()
         self._computed += sum(step.num_tokens)
         self._generated += len(tokens) - late
         self._late += late
@@ -354,8 +377,7 @@ class Scheduler:
 
     def _begin_command(self) -> None:
         """Say what the command needs, if there is one; no step is on its way and no Reserve is open."""
-        begun = self._gate.begin()
-        if begun is None:
+        if (begun := self._gate.begin()) is None:
             return
         said = self._table.said.others
         if begun.done is not None:
@@ -372,7 +394,5 @@ class Scheduler:
             said.append(RunCommand(self._step, self._epoch, command.action, command.argument))
 
     def _command_answered(self, fault: Fault | None = None) -> None:
-        if self._gate.is_waiting:
-            done = self._gate.answered(fault)
-            if done is not None:
-                self._table.said.others.append(done)
+        if self._gate.is_waiting and (done := self._gate.answered(fault)) is not None:
+            self._table.said.others.append(done)

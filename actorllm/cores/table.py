@@ -4,10 +4,13 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from ..messages import Abort, Compile, Drop, Ending, Fault, GrammarReady, Submit, unpack
+from ..messages import Abort, Compile, Drop, Ending, Fault, GrammarReady, PromptLogprobs, Submit, unpack
 from .admission import Admission
+from .histogram import COUNTS, Histogram
+from .logprobs import Candidates
 from .plan import Said
 from .policy import Policy
+from .repetition import repeats
 from .requests import Request, Status, WaitingQueue
 from .timeouts import Timeouts
 
@@ -19,6 +22,7 @@ class Table:
     """Every open request stands in exactly one place: arrived, grammar, waiting, suspect, offered or running.
 
     `said` collects what the places have to say; `leaving` the rows that the workers are to forget.
+    `preemptions` counts those of each request that has run and ended.
     """
 
     def __init__(self, policy: Policy, admission: Admission, eos_token_ids: frozenset[int]) -> None:
@@ -35,6 +39,7 @@ class Table:
         self.leaving: list[int] = []
         self.said = Said()
         self.num_preempted = 0
+        self.preemptions = Histogram(COUNTS)
         self.num_timeouts = 0
 
     def feed(self, message: Submit | Abort | GrammarReady) -> None:
@@ -46,7 +51,8 @@ class Table:
                 if request in self.requests:
                     self._finish(self.requests[request], "abort")
             case GrammarReady(request, fault):
-                self._grammar_ready(self.requests[request], fault)
+                if request in self.requests:
+                    self._grammar_ready(self.requests[request], fault)
             case _:
                 assert_never(message)
 
@@ -71,10 +77,12 @@ class Table:
         if not self._policy.is_static:
             self.running.sort(key=self.order)
 
-    def join(self, request: Request) -> None:
-        """It runs now."""
+    def join(self, request: Request, num_cached: int) -> None:
+        """It runs now, from behind what was found in the cache."""
+        request.num_scheduled = request.num_computed = num_cached
         if not request.has_run:
             request.has_run = True
+            request.num_cached = num_cached
             self.admission.begin(request)
             self._policy.serve(request, request.num_prompt)
         request.status = Status.RUNNING
@@ -119,6 +127,7 @@ class Table:
     def send_back(self, request: Request) -> None:
         """It runs no more: its KV is forgotten, and it waits where it belongs."""
         self.num_preempted += 1
+        request.num_preemptions += 1
         self.running.remove(request)
         self._restart(request)
 
@@ -162,18 +171,35 @@ class Table:
             self.send_back(request)
             self.said.released.append(request)
 
-    def accept(self, request: Request, token: int) -> None:
+    def accept(self, request: Request, token: int, logprobs: Candidates | None = None) -> None:
         """A token is final: keep it and tell it, and end the request if it is its last."""
         request.num_pending -= 1
+        if request.num_cached and not request.num_output:
+            self.said.hits.append((request.id, request.num_cached))
         request.tokens.append(token)
-        self.said.requests.append(request.id)
-        self.said.tokens.append(token)
+        self.said.tell(request.id, token, logprobs)
         if not self._policy.is_static:
             self._policy.serve(request, 1)
         if token in request.stops or len(request.tokens) >= request.max_len:
             self._end_with(request, token)
-        elif self.suspects:
+            return
+        rule = request.limits.repetition
+        if rule is not None and repeats(request.tokens, request.num_prompt, rule):
+            self.end(request, "repetition")
+            return
+        if request.limits.grammar is not None:
+            self.said.advanced.append((request.id, token))
+        if self.suspects:
             self._acquit(request)
+
+    def tell_prompts(self, found: Sequence[PromptLogprobs]) -> None:
+        """Pass the log-probabilities of prompts on; those of requests that have ended are not heard."""
+        for each in found:
+            request = self.requests.get(each.request)
+            if request is not None:
+                assert each.first == max(1, request.num_prompt_told), "not the next tokens of the prompt"
+                request.num_prompt_told = each.first + len(each.logprobs.counts) // 4
+                self.said.prompt_logprobs.append(each)
 
     def share_seats(self) -> None:
         """Send back the last of the running, if its group has several seats and one waits whose has none."""
@@ -199,7 +225,7 @@ class Table:
         if was is not Status.ARRIVED:
             self.admission.leave(request)
             self.timeouts.ended(request)
-            if request.limits.grammar is not None:
+            if request.limits.grammar is not None and request.verdict is None:
                 self.said.others.append(Drop(request.id))
         if request in self.suspects:
             self.suspects.remove(request)
@@ -207,6 +233,8 @@ class Table:
             self.leaving.append(request.id)
         if request.num_told:
             self.said.released.append(request)
+        if request.has_run:
+            self.preemptions.observe(request.num_preemptions)
         self._policy.leave(request)
         self.said.endings.append(Ending(request.id, reason, stop_token, fault))
 
@@ -265,6 +293,7 @@ class Table:
             self.said.others.append(Compile(request.id, request.limits.grammar))
 
     def _grammar_ready(self, request: Request, fault: Fault | None) -> None:
+        """It can run, or it fails: at once, or when a token of its answer did not fit."""
         if request.verdict is not None:
             self.end(request, request.verdict)
         elif fault is not None:
@@ -273,8 +302,10 @@ class Table:
             self.wait_again(request)
 
     def _finish(self, request: Request, reason: str) -> None:
-        """End it early; one whose grammar compiles ends when Grammar has answered."""
+        """End it early; one whose grammar compiles ends when Grammar has answered, which it does at once."""
         if request.status is Status.GRAMMAR:
+            if request.verdict is None:
+                self.said.others.append(Drop(request.id))
             request.verdict = reason
         else:
             self.end(request, reason)

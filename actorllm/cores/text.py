@@ -9,7 +9,8 @@ class Vocabulary(Protocol):
     """What the tokens of a model mean.
 
     `pieces[id]` is what the token adds to the text, in bytes: a word's leading space is a space there,
-    and a byte of a longer character is that byte. `special_ids` are the control tokens.
+    and a byte of a longer character is that byte. It is the same wherever the token stands, also at the
+    beginning of an answer, which goes on with its prompt. `special_ids` are the control tokens.
     """
 
     @property
@@ -28,28 +29,53 @@ class Decoder:
     all the bytes, with one exception: when the prompt ends within a character and the output goes on
     with that character, the text begins with the whole character. When the output does not, the
     bytes left over from the prompt give nothing. Token ids beyond the vocabulary give nothing either.
+    Bytes that are no UTF-8 come out as U+FFFD, a character like any other: stop strings may contain it.
+
+    spaces_between_special_tokens  False: the space that begins a special token is left out if another one
+                                   stands directly before it in the output. Only WordPiece vocabularies have
+                                   such spaces; with others, or with special tokens hidden, nothing changes.
     """
 
-    def __init__(self, vocabulary: Vocabulary, prompt_tail: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        prompt_tail: Sequence[int],
+        skip_special_tokens: bool,
+        *,
+        spaces_between_special_tokens: bool = True,
+    ) -> None:
+        nothing = frozenset[int]()
         self._pieces = vocabulary.pieces
-        self._hidden = vocabulary.special_ids if skip_special_tokens else frozenset[int]()
+        self._hidden = vocabulary.special_ids if skip_special_tokens else nothing
+        self._close = nothing if spaces_between_special_tokens else vocabulary.special_ids
+        self._after_close = False
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._unfinished = _unfinished(self._bytes(prompt_tail))
         self._undecided = b""
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Absorb tokens and return the text that is certain now and was not before."""
-        data = self._bytes(token_ids)
+        data = self._closed_up(token_ids) if self._close else self._bytes(token_ids)
         return self._joined(data) if self._unfinished else self._utf8.decode(data)
 
     def finish(self) -> str:
         """No more tokens will come: the text of what was held back."""
-        self._unfinished = b""
-        return self._utf8.decode(self._undecided, final=True)
+        undecided, self._undecided, self._unfinished = self._undecided, b"", b""
+        return self._utf8.decode(undecided, final=True)
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:
         pieces, hidden = self._pieces, self._hidden
         return b"".join([pieces[token] for token in token_ids if token < len(pieces) and token not in hidden])
+
+    def _closed_up(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes of tokens, without spaces between special ones."""
+        parts = []
+        for token in token_ids:
+            piece = self._bytes((token,))
+            closes = token in self._close
+            parts.append(piece.removeprefix(b" ") if closes and self._after_close else piece)
+            self._after_close = closes
+        return b"".join(parts)
 
     def _joined(self, data: bytes) -> str:
         """Text of output that may go on with the prompt's last character; we hold it until we know."""
@@ -86,7 +112,8 @@ class StopMatcher:
     Of all places in the text where a stop string stands, the one that ends first wins; of several that
     end there, the one that begins first. So how the text is cut into pieces changes nothing. The text
     before it is shown, and with `include` the stop string itself. Held back is only the longest end of
-    the text that could still become a stop string. Empty stop strings are ignored.
+    the text that could still become a stop string; with `include` nothing, as it is shown either way.
+    Empty stop strings are ignored.
 
     The stop strings form an Aho-Corasick automaton (Aho and Corasick, "Efficient string matching",
     1975): one state for each beginning of a stop string, and each character is looked at once.
@@ -114,12 +141,12 @@ class StopMatcher:
             if found is not None:
                 self._held, self._found = "", found
                 return whole[: end if self._include else end - len(found)], found
-        safe = len(whole) - automaton.depth[state]
+        safe = len(whole) - (0 if self._include else automaton.depth[state])
         self._state, self._held = state, whole[safe:]
         return whole[:safe], None
 
     def finish(self) -> str:
-        """No more text will come: what was held back."""
+        """No more text will come: what was held back. No stop string is in it, or `feed` had found it."""
         held, self._held, self._state = self._held, "", 0
         return held
 

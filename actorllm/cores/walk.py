@@ -25,6 +25,11 @@ class Table:
     private: bool = False
 
     @property
+    def skips_reading(self) -> bool:
+        """Whether nothing is to be taken from the prefix cache for it."""
+        return self.key is not None and self.key.skip_reading
+
+    @property
     def held(self) -> list[int]:
         """Its blocks in all groups."""
         return [block for group in self.blocks for block in group if block != NONE]

@@ -6,7 +6,7 @@ from typing import assert_never
 import anyio
 
 from ..errors import ActorLLMError
-from ..messages import Delta, Failed, Fault, Rendered, ToCell, unpack
+from ..messages import Delta, Failed, Fault, Logprobs, Rendered, ToCell, unpack
 
 
 class Bell:
@@ -29,27 +29,39 @@ class Bell:
 
 
 class Cell:
-    """What has come for one request and was not read yet: it grows by at most the answer."""
+    """What has come for one request and was not read yet: it grows by at most the answer.
+
+    `group` is in whose name it has its seat.
+    """
 
     __slots__ = (
+        "__weakref__",
         "accepted",
         "bell",
         "error",
         "fault",
         "finish_reason",
+        "group",
+        "logprobs",
+        "num_cached",
         "parts",
         "prompt",
+        "prompt_logprobs",
         "request",
         "stop_reason",
         "tokens",
     )
 
-    def __init__(self, request: int, bell: Bell | None = None) -> None:
+    def __init__(self, request: int, bell: Bell | None = None, group: str = "") -> None:
         self.request = request
+        self.group = group
         self.bell = bell or Bell()
         self.prompt: list[int] = []
         self.parts: list[str] = []
         self.tokens: list[int] = []
+        self.logprobs: list[Logprobs] = []
+        self.prompt_logprobs: list[Logprobs] = []
+        self.num_cached = 0
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.fault: Fault | None = None
@@ -60,6 +72,10 @@ class Cell:
     def ready(self) -> bool:
         """Whether there is something to read."""
         return bool(self.parts or self.tokens or self.finish_reason or self.error)
+
+    def has_news(self, interval: float) -> bool:
+        """Whether there is something to read for who wants to hear of so many tokens at once."""
+        return bool(self.finish_reason or self.error) or (self.ready and len(self.tokens) >= interval)
 
     def put(self, message: ToCell) -> bool:
         """Take in what has come; True when it was the last of the request."""
@@ -73,6 +89,10 @@ class Cell:
                 if message.text:
                     self.parts.append(message.text)
                 self.tokens += unpack(message.tokens)
+                self.prompt_logprobs += message.prompt_logprobs
+                self.num_cached += message.num_cached
+                if message.logprobs is not None:
+                    self.logprobs.append(message.logprobs)
                 self.finish_reason, self.stop_reason = message.finish_reason, message.stop_reason
                 self.fault = message.fault
             case _:

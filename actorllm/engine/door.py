@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
 
+from ..cores.policy import Policy
 from ..errors import (
     ActorLLMError,
     CommandFailed,
@@ -33,6 +35,8 @@ from ..messages import (
 from ..wire.mailbox import Port
 from .cell import Bell, Cell
 from .events import Subscription
+from .meter import Meter
+from .seats import Caller, Seats
 
 
 @dataclass(slots=True)
@@ -43,10 +47,20 @@ class Reply:
     done: CommandDone | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What has come for callers and was not read yet: in how many cells, and how much."""
+
+    cells: int
+    tokens: int
+    characters: int
+
+
 class Door:
     """Seats are bounded; whoever finds none waits here, and nowhere else in the engine.
 
-    `post` runs a function in the engine's event loop from any thread.
+    The policy says who of those that wait is let in first (see `Seats`). `post` runs a function in the
+    engine's event loop from any thread.
     """
 
     def __init__(
@@ -54,12 +68,16 @@ class Door:
         seats: int,
         frontend: Port[Generate | Cancel | Command],
         post: Callable[[Callable[[], object]], None],
+        policy: Policy | None = None,
     ) -> None:
-        self._seats = anyio.Semaphore(seats)
+        self.meter = Meter()
+        self._seats = Seats(seats, policy)
+        self._arrivals = 0
         self._frontend = frontend
         self._post = post
         self._thread = threading.get_ident()
         self._cells: dict[int, Cell] = {}
+        self._living: WeakSet[Cell] = WeakSet()
         self._replies: dict[int, Reply] = {}
         self._commanding = anyio.Semaphore(1)
         self._subscriptions: list[Subscription] = []
@@ -85,7 +103,7 @@ class Door:
     @property
     def num_waiting(self) -> int:
         """Callers that wait for a seat."""
-        return self._seats.statistics().tasks_waiting
+        return self._seats.num_waiting
 
     def statistics(self) -> dict[str, int]:
         """Callers now; since the start, those whose timeouts passed before they had a seat."""
@@ -95,51 +113,77 @@ class Door:
             "num_timeouts": self._num_timeouts,
         }
 
+    @property
+    def backlog(self) -> Backlog:
+        """All that could be read now, for as long as somebody holds it."""
+        unread = [cell for cell in self._living if cell.parts or cell.tokens]
+        tokens = sum(len(cell.tokens) for cell in unread)
+        return Backlog(len(unread), tokens, sum(len(part) for cell in unread for part in cell.parts))
+
     async def enter(self, question: Question, bell: Bell, since: float) -> Cell:
         """Wait for a seat, then ask; `bell` rings when something has come for the cell.
 
         The question's timeouts run from `since`. When one has passed here, the cell has ended with `timeout`,
         and the engine never hears of it. Raises EngineClosed, or EngineDied, when there will be no seat.
         """
+        caller = self._caller(question, since)
         with anyio.CancelScope(deadline=since + _patience(question)) as scope:
-            await self._pass(self._seats)
+            await self._take_seat(caller)
         if not scope.cancelled_caught:
-            return self._ask(question, bell, since)
+            return self._ask(question, bell, since, self._seats.group(caller))
         await self._raise_if_closed()
-        return self._late(bell)
+        return self._late(bell, since)
 
     def enter_nowait(self, question: Question, bell: Bell, since: float) -> Cell | None:
         """The same without waiting; None when there is no free seat, or no engine any more."""
         if self._closed is not None:
             return None
         if anyio.current_time() >= since + _patience(question):
-            return self._late(bell)
-        try:
-            self._seats.acquire_nowait()
-        except anyio.WouldBlock:
+            return self._late(bell, since)
+        caller = self._caller(question, since)
+        if not self._seats.acquire_nowait(caller):
             return None
-        return self._ask(question, bell, since)
+        return self._ask(question, bell, since, self._seats.group(caller))
 
-    def _ask(self, question: Question, bell: Bell, since: float) -> Cell:
-        cell = self._new_cell(bell)
+    def _caller(self, question: Question, since: float) -> Caller:
+        terms = question.terms
+        due = inf if terms.timeout is None else since + terms.timeout
+        self._arrivals += 1
+        return Caller(self._arrivals, terms.priority, terms.tenant, due)
+
+    async def _take_seat(self, caller: Caller) -> None:
+        """Wait for one. Raises UsageError in another thread, and what the door was closed with."""
+        self._check_thread()
+        await self._raise_if_closed()
+        await self._seats.acquire(caller)
+        if self._closed is not None:
+            self._seats.release(self._seats.group(caller))
+        await self._raise_if_closed()
+
+    def _ask(self, question: Question, bell: Bell, since: float, group: str) -> Cell:
+        cell = self._new_cell(bell, group)
         try:
             left = _left(question, anyio.current_time() - since)
             self._frontend.send_nowait(Generate(cell.request, left))
         except BaseException:
-            self._seats.release()
+            self._seats.release(group)
             raise
         self._cells[cell.request] = cell
+        self.meter.enter(cell.request, since)
         return cell
 
-    def _late(self, bell: Bell) -> Cell:
+    def _late(self, bell: Bell, since: float) -> Cell:
         self._num_timeouts += 1
+        self.meter.time_out(anyio.current_time() - since)
         cell = self._new_cell(bell)
         cell.put(Delta(cell.request, "", b"", "timeout"))
         return cell
 
-    def _new_cell(self, bell: Bell) -> Cell:
+    def _new_cell(self, bell: Bell, group: str = "") -> Cell:
         self._counter += 1
-        return Cell(request_id(0, self._counter), bell)
+        cell = Cell(request_id(0, self._counter), bell, group)
+        self._living.add(cell)
+        return cell
 
     async def command(self, action: str, argument: str = "") -> None:
         """Let the engine do something to itself, and wait until it is done; one command at a time.
@@ -148,7 +192,7 @@ class Door:
         the same. Raises UsageError for what makes no sense now, CommandFailed when it went wrong, and
         EngineClosed or EngineDied when there is no engine any more.
         """
-        await self._pass(self._commanding)
+        await self._take_turn()
         self._counter += 1
         reply = Reply()
         try:
@@ -193,8 +237,7 @@ class Door:
             reply.event.set()
             self._commanding.release()
         elif self._cells[message.request].put(message):
-            del self._cells[message.request]
-            self._seats.release()
+            self._seats.release(self._cells.pop(message.request).group)
 
     def abandon(self, request: int) -> None:
         """Nobody reads this request any more. May be called from any thread, as a finaliser does."""
@@ -217,11 +260,11 @@ class Door:
             return
         self._closed = error
         self._is_closed.set()
+        self.meter.lag.rest()
         for cell in self._cells.values():
             cell.error = error
             cell.bell.ring()
-        for _ in range(self.num_waiting):
-            self._seats.release()
+        self._seats.dismiss()
         for reply in self._replies.values():
             reply.event.set()
         for _ in range(self._commanding.statistics().tasks_waiting):
@@ -230,13 +273,13 @@ class Door:
         for subscription in subscriptions:
             subscription.end(error)
 
-    async def _pass(self, turnstile: anyio.Semaphore) -> None:
-        """Wait for one's turn. Raises UsageError in another thread, and what the door was closed with."""
+    async def _take_turn(self) -> None:
+        """Wait until no command is open. Raises as `_take_seat` does."""
         self._check_thread()
         await self._raise_if_closed()
-        await turnstile.acquire()
+        await self._commanding.acquire()
         if self._closed is not None:
-            turnstile.release()
+            self._commanding.release()
         await self._raise_if_closed()
 
     def _check_thread(self) -> None:

@@ -1,10 +1,9 @@
 """Engine: the facade. It lives inside the caller's async block, and leaves nothing behind."""
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike, fsdecode, fspath
 from types import TracebackType
 from typing import Any, Unpack
@@ -13,20 +12,23 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from ..checkpoint import Checkpoint, Progress, open_checkpoint
+from ..actors.render import chat_text, prompt_tokens
+from ..checkpoint import Checkpoint, Progress, Tokenizer, open_checkpoint
+from ..checks import plain
 from ..config import EngineConfig
 from ..errors import ActorLLMError, EngineClosed, EngineDied, InvalidRequest, UsageError
-from ..messages import Conversation, Question, TextPrompt, TokenPrompt, pack
-from ..params import SamplingParams, Service, cache_key, plain, terms
+from ..messages import Conversation, Question, TextPrompt, TokenPrompt, unpack
+from ..params import SamplingParams
+from ..processors import LogitsProcessor, load_processors
+from ..service import Service, cache_key, terms
 from .door import not_open
 from .events import Subscription
+from .metrics import Metrics, gather
 from .outputs import Statistics
 from .parts import Parts
+from .prompts import ChatArguments, Prompt, Template, conversation_of, prompt_of, split, text_of
 from .ring import Ring, open_ring
-from .stream import Stream
-
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
+from .stream import Reading, Stream
 
 IDLE_POLL = 0.001
 """Seconds between two looks of `Engine.check` at the ring."""
@@ -58,6 +60,7 @@ class Engine:
         self._parts = parts or Parts()
         self._stack = AsyncExitStack()
         self._entered: tuple[Ring, Checkpoint] | None = None
+        self._processors: tuple[LogitsProcessor, ...] = ()
 
     async def __aenter__(self) -> "Engine":
         """Raises ModelError, DownloadFailed or ConfigError when it cannot start."""
@@ -65,7 +68,8 @@ class Engine:
             raise UsageError("this engine is open, or was; make another one")
         checkpoint = await anyio.to_thread.run_sync(self._open_checkpoint)
         seed = secrets.randbits(63) if self.config.seed is None else self.config.seed
-        ring = await self._stack.enter_async_context(open_ring(self.config, checkpoint, seed, self._parts))
+        opening = open_ring(self.config, checkpoint, seed, self._parts, watches_lag=True)
+        ring = await self._stack.enter_async_context(opening)
         self._entered = (ring, checkpoint)
         return self
 
@@ -81,36 +85,72 @@ class Engine:
             raise died
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **service: Unpack[Service]
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        add_special_tokens: bool = True,
+        **service: Unpack[Service],
     ) -> Stream:
-        """Continue a prompt: text (tokenised with the model's special tokens) or token ids.
+        """Continue a prompt: text (tokenised with the special tokens that the model wants around one, unless
+        `add_special_tokens` is False) or token ids.
 
-        Keyword arguments say on whose behalf and how soon (`params.Service`); a request that misses a
+        Keyword arguments say on whose behalf and how soon (`service.Service`); a request that misses a
         timeout ends with finish_reason `timeout`. Raises InvalidRequest for a prompt of another type; what
         only the tokens show comes from the stream.
         """
-        if isinstance(prompt, str):
-            return self._ask(TextPrompt(_text(prompt)), params, service)
-        return self._ask(TokenPrompt(_column(prompt)), params, service)
+        return self._ask(prompt_of(prompt, add_special_tokens), params, service)
 
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
-        **service: Unpack[Service],
+        **asked: Unpack[ChatArguments],
     ) -> Stream:
         """Answer a conversation: messages with `role` and `content`, through the model's chat template.
 
         Without `params`, and for `max_tokens=None`, the answer may take the rest of the context. Keyword
-        arguments are those of `generate`.
+        arguments are those of `generate`, and what else the template is to know (`prompts.Template`), such
+        as `tools`.
         """
-        conversation = Conversation(_conversation(messages))
+        template, service = split(asked)
+        conversation = conversation_of(messages, template)
         return self._ask(conversation, params or SamplingParams(max_tokens=None), service)
+
+    async def tokenize(self, prompt: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text, as `generate` would compute it; made on a thread.
+
+        Raises InvalidRequest for a text that the model could not take, as it is longer than its context.
+        """
+        return await self._tokens(prompt_of(prompt, add_special_tokens))
+
+    async def tokenize_chat(
+        self, messages: Sequence[Mapping[str, Any]], **template: Unpack[Template]
+    ) -> list[int]:
+        """The tokens of a conversation, as `chat` would compute it."""
+        return await self._tokens(conversation_of(messages, template))
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], **template: Unpack[Template]) -> str:
+        """The text of a conversation's prompt, as `chat` would compute it; made on a thread."""
+        conversation = conversation_of(messages, template)
+        return await anyio.to_thread.run_sync(chat_text, self.tokenizer, conversation)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens that stand by themselves, special ones too; made on a thread.
+
+        Raises InvalidRequest for a token that is not in the vocabulary.
+        """
+        return await anyio.to_thread.run_sync(text_of, self.tokenizer, tokens)
 
     @property
     def model_name(self) -> str:
         """The name under which the model is served."""
         return self.config.served_model_name or self._checkpoint.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What the model's tokens mean. Raises EngineClosed before the engine is entered."""
+        return self._checkpoint.tokenizer()
 
     @property
     def max_model_len(self) -> int:
@@ -218,10 +258,16 @@ class Engine:
         await anyio.lowlevel.checkpoint()
         return gathered
 
+    def metrics(self) -> Metrics:
+        """What there is to be watched, at this moment; to be called in the engine's event loop."""
+        return gather(self._ring, self.config, self.model_name, anyio.current_time())
+
     def _open_checkpoint(self) -> Checkpoint:
-        """The checkpoint, with all of its tokenizer that the event loop reads. Blocks."""
+        """The checkpoint, with all of its tokenizer that the event loop reads, and the processors. Blocks."""
         checkpoint = open_checkpoint(self.config.model, progress=self._report)
         checkpoint.tokenizer().load()
+        vocab_size = checkpoint.architecture.vocab_size
+        self._processors = load_processors(self.config.logits_processors, vocab_size)
         return checkpoint
 
     def _report(self, what: str, done: int, total: int) -> None:
@@ -242,6 +288,11 @@ class Engine:
             raise not_open()
         return self._entered[1]
 
+    async def _tokens(self, prompt: TextPrompt | TokenPrompt | Conversation) -> list[int]:
+        tokenizer = self.tokenizer
+        column = await anyio.to_thread.run_sync(prompt_tokens, tokenizer, prompt, self.max_model_len)
+        return unpack(column)
+
     def _ask(
         self,
         prompt: TextPrompt | TokenPrompt | Conversation,
@@ -252,11 +303,40 @@ class Engine:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise InvalidRequest(f"params must be SamplingParams, not {type(params).__name__}", "params")
-        sampling = params.sampling(self._checkpoint.sampling_defaults)
+        params.check_logprobs(self.config.max_logprobs)
+        if params.extra_args and not self._processors:
+            text = (
+                "extra_args needs custom processors: the engine's EngineConfig.logits_processors names none"
+            )
+            raise InvalidRequest(text, "extra_args")
+        for processor in self._processors:
+            processor.check(params.extra_args or {})
         question = Question(
-            prompt, sampling, params.limits(), params.text_rules(), terms(service), cache_key(service)
+            prompt,
+            params.sampling(self._checkpoint.sampling_defaults),
+            params.limits(),
+            params.text_rules(),
+            terms(service),
+            cache_key(service, skip_reading=params.skips_prefix_cache),
+            tuple(params.bad_words),
+            params.truncate_prompt_tokens,
         )
-        return Stream(self._ring.door, question, params.n)
+        # the first answer computes the whole prompt if that is to be told of, and the others share its KV
+        key = cache_key(service, skip_reading=bool(params.skip_reading_prefix_cache))
+        others = replace(question, key=key)
+        self._ring.door.meter.ask(params.n)
+        return Stream(self._ring.door, question, params.n, self._reading(params), others)
+
+    def _reading(self, params: SamplingParams) -> Reading:
+        tells = params.logprobs is not None or bool(params.logprob_token_ids)
+        told = params.prompt_logprobs is not None
+        pieces = self.tokenizer.pieces if tells or told else None
+        return Reading(
+            params.output_kind,
+            params.stream_interval,
+            pieces if tells else None,
+            pieces if told else None,
+        )
 
 
 def as_config(config: EngineConfig | str | PathLike[str] | None) -> EngineConfig:
@@ -266,48 +346,3 @@ def as_config(config: EngineConfig | str | PathLike[str] | None) -> EngineConfig
     if isinstance(config, EngineConfig):
         return config
     return EngineConfig(model=fspath(config) if isinstance(config, PathLike) else config)
-
-
-def _text(prompt: str, param: str = "prompt") -> str:
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        text = f"{param} is not valid Unicode: there is a lone surrogate at position {error.start}"
-        raise InvalidRequest(text, param) from error
-    return plain(prompt)
-
-
-def _column(prompt: Any) -> bytes:
-    """Token ids as a column; arrays of NumPy and tensors of torch are lists too."""
-    if hasattr(prompt, "tolist") and not isinstance(prompt, memoryview):
-        prompt = prompt.tolist()
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
-        text = f"the prompt must be a string or a list of token ids, not {type(prompt).__name__}"
-        raise InvalidRequest(text, "prompt")
-    return pack(_token(token) for token in prompt)
-
-
-def _token(token: Any) -> int:
-    if isinstance(token, bool) or not hasattr(token, "__index__"):
-        raise InvalidRequest(f"a token id must be an integer, not {token!r}", "prompt")
-    number: int = token.__index__()
-    if not 0 <= number < 2**31:
-        raise InvalidRequest(f"token id {number} is outside the vocabulary", "prompt")
-    return number
-
-
-def _conversation(messages: Any) -> str:
-    """Check the shape that every chat template relies on. Raises InvalidRequest."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-        raise InvalidRequest("messages must be a list of at least one message", "messages")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            text = f"messages[{index}] must be an object with a role, not {message!r}"
-            raise InvalidRequest(text, "messages")
-        if not isinstance(message.get("content"), str | None):
-            text = f"the content of messages[{index}] must be text, not {message.get('content')!r}"
-            raise InvalidRequest(text, "messages")
-    try:
-        return _text(json.dumps([dict(message) for message in messages], ensure_ascii=False), "messages")
-    except TypeError as error:
-        raise InvalidRequest(f"messages must be JSON: {error}", "messages") from error

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -14,8 +14,9 @@ from ..checkpoint import Progress
 from ..config import EngineConfig
 from ..errors import EngineClosed, InvalidRequest, UsageError
 from ..params import SamplingParams
-from .engine import Engine, Prompt
+from .engine import Engine
 from .outputs import RequestOutput
+from .prompts import Prompt, Template
 from .stream import Stream
 
 T = TypeVar("T")
@@ -85,11 +86,14 @@ class LLM:
         self,
         conversations: Sequence[Any],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template: Unpack[Template],
     ) -> list[RequestOutput]:
-        """Answer one conversation (a list of messages) or a list of conversations."""
+        """Answer one conversation (a list of messages) or a list of conversations; `template` is for all."""
         many = _many(conversations, lambda first: isinstance(first, Mapping), "conversations")
         each = _for_each(params, len(many))
-        streams = [self.engine.chat(messages, own) for messages, own in zip(many, each, strict=True)]
+        streams = [
+            self.engine.chat(messages, own, **template) for messages, own in zip(many, each, strict=True)
+        ]
         return self._wait(streams)
 
     def reset_prefix_cache(self) -> None:

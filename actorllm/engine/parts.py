@@ -1,5 +1,6 @@
 """The parts of an engine: one core for each actor, and what a caller can put in their place."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..cores import Core
 from ..cores.detokenizer import Detokenizer
 from ..cores.executor import Executor
 from ..cores.frontend import Frontend
-from ..cores.grammar import Grammar
+from ..cores.grammar import Grammar, Grammars
 from ..cores.kvpool import KVPool
 from ..cores.policy import POLICIES, Policy
 from ..cores.prefix import Groups
@@ -18,8 +19,20 @@ from ..cores.renderer import Renderer
 from ..cores.scheduler import Scheduler
 from ..cores.worker import Worker
 from ..errors import ConfigError
+from ..structured.grammars import XGrammars
 from .tap import Tap
 from .topology import bounds
+
+OpenGrammars = Callable[[Checkpoint], Grammars]
+"""Makes what knows a model's grammars; cheap, for most engines never see one."""
+
+
+def open_grammars(checkpoint: Checkpoint) -> Grammars:
+    """xgrammar, which is loaded with the first grammar."""
+    tokenizer, vocab_size = checkpoint.tokenizer(), checkpoint.architecture.vocab_size
+    return XGrammars(
+        lambda: tokenizer.pieces, vocab_size, lambda: tokenizer.special_ids, checkpoint.eos_token_ids
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +41,13 @@ class Parts:
 
     policy       the order of requests, instead of the one that the configuration names
     open_runner  makes the runner of the worker's device
+    grammars     makes what compiles and matches grammars
     taps         actors that listen
     """
 
     policy: Policy | None = None
     open_runner: OpenRunner = open_runner
+    grammars: OpenGrammars = open_grammars
     taps: tuple[Tap, ...] = ()
 
 
@@ -52,6 +67,11 @@ def max_model_len(config: EngineConfig, checkpoint: Checkpoint, device: Device) 
     return min(device.max_model_len, room)
 
 
+def policy_of(config: EngineConfig, parts: Parts) -> Policy:
+    """In what order requests are served."""
+    return parts.policy or POLICIES[config.policy]()
+
+
 def make_cores(
     config: EngineConfig,
     checkpoint: Checkpoint,
@@ -59,6 +79,7 @@ def make_cores(
     device: Device,
     seed: int,
     parts: Parts,
+    grammars: Grammars,
 ) -> dict[str, Core[Any, Any]]:
     """One core for each actor: all that the engine knows."""
     limits = bounds(config)
@@ -68,11 +89,12 @@ def make_cores(
             vocab_size=checkpoint.architecture.vocab_size,
             max_model_len=max_model_len(config, checkpoint, device),
             max_requests=limits.requests,
+            eos_token_ids=checkpoint.eos_token_ids,
         ),
         "detokenizer": Detokenizer(tokenizer),
         "scheduler": _make_scheduler(config, checkpoint, parts),
         "kvpool": _make_pool(config, checkpoint, device),
-        "grammar": Grammar(),
+        "grammar": Grammar(grammars, timeout=config.structured_outputs_timeout, max_jobs=limits.requests),
         "executor": Executor(num_ranks=1),
         "worker": Worker(rank=0),
     }
@@ -80,7 +102,7 @@ def make_cores(
 
 def _make_scheduler(config: EngineConfig, checkpoint: Checkpoint, parts: Parts) -> Scheduler:
     return Scheduler(
-        policy=parts.policy or POLICIES[config.policy](),
+        policy=policy_of(config, parts),
         eos_token_ids=checkpoint.eos_token_ids,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

@@ -14,6 +14,7 @@ import anyio
 from ..checkpoint import Tokenizer
 from ..config import EngineConfig
 from ..cores import Core
+from ..cores.grammar import Grammars
 from ..errors import ConfigError
 from ..messages import Message
 from ..wire.codec import encode
@@ -32,9 +33,9 @@ SEGMENTS = 2
 """Files that a recording has at most."""
 
 
-def shared_objects(tokenizer: Tokenizer) -> tuple[object, ...]:
+def shared_objects(tokenizer: Tokenizer, grammars: Grammars) -> tuple[object, ...]:
     """What cores hold that comes from the checkpoint, and is in no snapshot."""
-    return tokenizer, tokenizer.pieces, tokenizer.special_ids
+    return tokenizer, tokenizer.pieces, tokenizer.special_ids, grammars
 
 
 class Recorder:
@@ -217,9 +218,11 @@ def describe(error: Exception) -> str:
 
 @asynccontextmanager
 async def open_recorder(
-    config: EngineConfig, cores: Mapping[str, Core[Any, Any]], tokenizer: Tokenizer
+    config: EngineConfig, cores: Mapping[str, Core[Any, Any]], shared: Sequence[object]
 ) -> AsyncIterator[Recorder | None]:
     """A recorder of these cores at `config.record`, or None; on leaving, everything is written.
+
+    `shared` are the objects that are in no snapshot.
 
     Raises ConfigError when the file cannot be made, or a core cannot be recorded.
     """
@@ -228,7 +231,7 @@ async def open_recorder(
         return
     header = await anyio.to_thread.run_sync(_header, config)
     writer = SegmentWriter(config.record)
-    recorder = Recorder(cores, shared_objects(tokenizer), header, writer, config.record_max_bytes)
+    recorder = Recorder(cores, shared, header, writer, config.record_max_bytes)
     await anyio.to_thread.run_sync(writer.open)
     try:
         yield recorder

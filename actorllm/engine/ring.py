@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.abc
 
+from ..actors.grammar import COMPILERS, work_on
 from ..actors.jobs import Deliver, poster
 from ..actors.render import render
 from ..actors.serve import serve
@@ -16,13 +17,14 @@ from ..actors.worker import Device
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
 from ..cores import Core
+from ..cores.grammar import Grammars
 from ..errors import ActorLLMError, EngineClosed, EngineDied
-from ..messages import Job, JobDone, Message, ToCaller
+from ..messages import Compile, Job, JobDone, Message, ToCaller
 from ..wire.mailbox import Mailbox, Port, Verified, open_mailbox
 from .door import Door
-from .parts import Parts, make_cores, max_model_len
+from .parts import Parts, make_cores, max_model_len, policy_of
 from .placement import INLINE, Placement, Spawn
-from .record import Recorder, open_recorder
+from .record import Recorder, open_recorder, shared_objects
 from .tap import LossyPort, Tap, TappedPort
 from .topology import ACTORS, bounds, capacity, routes
 
@@ -38,6 +40,7 @@ class Ring:
     taps: list[LossyPort]
     max_model_len: int
     placement: Placement
+    grammars: Grammars
     recorder: Recorder | None = None
 
     @property
@@ -65,22 +68,31 @@ class Ring:
 
 @asynccontextmanager
 async def open_ring(
-    config: EngineConfig, checkpoint: Checkpoint, seed: int, parts: Parts, placement: Placement = INLINE
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    seed: int,
+    parts: Parts,
+    placement: Placement = INLINE,
+    *,
+    watches_lag: bool = False,
 ) -> AsyncIterator[Ring]:
     """The ring, ready for requests. On leaving, what is still open ends with EngineClosed.
 
-    The tokenizer of the checkpoint should be loaded already: loading blocks.
+    The tokenizer of the checkpoint should be loaded already: loading blocks. `watches_lag` measures how late
+    the event loop is, which virtual time never is.
     """
     async with AsyncExitStack() as stack:
         opening = placement.open_device(checkpoint, config, parts.open_runner)
         device = await stack.enter_async_context(opening)
         ring = _wire(config, checkpoint, device, seed, parts, placement, stack)
         cores = {actor: ring.cores[actor] for actor in ACTORS}
-        recording = open_recorder(config, cores, checkpoint.tokenizer())
+        recording = open_recorder(config, cores, shared_objects(checkpoint.tokenizer(), ring.grammars))
         ring.recorder = await stack.enter_async_context(recording)
         raised: BaseException | None = None
         async with anyio.create_task_group() as nursery:
             await nursery.start(_run_actors, ring, config, checkpoint, device, parts)
+            if watches_lag:
+                nursery.start_soon(ring.door.meter.lag.watch)
             try:
                 yield ring
             except anyio.get_cancelled_exc_class():
@@ -105,7 +117,8 @@ def _wire(
 ) -> Ring:
     """Mailboxes of the sizes that the topology says, closed with the stack; ports; cores; the door."""
     limits = bounds(config)
-    cores = make_cores(config, checkpoint, checkpoint.tokenizer(), device, seed, parts)
+    grammars = parts.grammars(checkpoint)
+    cores = make_cores(config, checkpoint, checkpoint.tokenizer(), device, seed, parts, grammars)
     sizes = {actor: capacity(actor, limits) for actor in ACTORS}
     for index, tap in enumerate(parts.taps):
         cores[f"tap-{index}"], sizes[f"tap-{index}"] = tap.core, tap.capacity
@@ -119,8 +132,9 @@ def _wire(
         plain[actor] = Verified(port) if config.verify else port
     taps = [LossyPort(tap, plain[f"tap-{index}"]) for index, tap in enumerate(parts.taps)]
     ports = {actor: TappedPort(plain[actor], taps) if taps else plain[actor] for actor in ACTORS}
-    door = Door(limits.requests, ports["frontend"], poster())
-    return Ring(door, cores, mailboxes, ports, taps, max_model_len(config, checkpoint, device), placement)
+    door = Door(limits.requests, ports["frontend"], poster(), policy_of(config, parts))
+    longest = max_model_len(config, checkpoint, device)
+    return Ring(door, cores, mailboxes, ports, taps, longest, placement, grammars)
 
 
 async def _run_actors(
@@ -135,13 +149,7 @@ async def _run_actors(
     """A nursery for the actors alone: their crash ends all of them, and not the caller's block."""
     async with anyio.create_task_group() as nursery:
         scope = nursery.cancel_scope
-        rendered = _deliver(ring, "renderer", scope)
-        work = partial(render, checkpoint, ring.max_model_len)
-        executed = _deliver(ring, "worker", scope)
-        start_job: dict[str, Callable[[Job], None]] = {
-            "renderer": ring.placement.start_jobs(work, nursery, rendered, config.renderer_num_workers),
-            "worker": lambda job: device.start(job, executed),
-        }
+        start_job = _jobs(ring, config, checkpoint, device, nursery)
 
         def spawn(name: str, run: Callable[[], Awaitable[None]]) -> None:
             nursery.start_soon(_guard, name, run, ring, scope)
@@ -149,12 +157,30 @@ async def _run_actors(
         for actor in ACTORS:
             send = _sender(actor, ring, start_job.get(actor), spawn)
             core = ring.cores[actor] if ring.recorder is None else ring.recorder.listen(actor)
+            metered = ring.door.meter.listen(actor, core)
             inbox = ring.mailboxes[actor].inbox
             check = core.check if config.verify else None
-            spawn(actor, partial(ring.placement.serve, actor, core, inbox, send, check))
+            spawn(actor, partial(ring.placement.serve, actor, metered, inbox, send, check))
         for index, tap in enumerate(parts.taps):
             nursery.start_soon(_run_tap, tap, ring.taps[index], ring.mailboxes[f"tap-{index}"])
         task_status.started()
+
+
+def _jobs(
+    ring: Ring, config: EngineConfig, checkpoint: Checkpoint, device: Device, nursery: anyio.abc.TaskGroup
+) -> dict[str, Callable[[Job], None]]:
+    """What starts the heavy work of the actors that have some."""
+    start = ring.placement.start_jobs
+    render_all = partial(render, checkpoint, config, ring.max_model_len)
+    match_all = partial(work_on, ring.grammars)
+    done = {actor: _deliver(ring, actor, nursery.cancel_scope) for actor in ("renderer", "grammar", "worker")}
+    compiles = start(match_all, nursery, done["grammar"], COMPILERS)
+    fills = start(match_all, nursery, done["grammar"], 1)
+    return {
+        "renderer": start(render_all, nursery, done["renderer"], config.renderer_num_workers),
+        "grammar": lambda job: (compiles if isinstance(job.work, Compile) else fills)(job),
+        "worker": lambda job: device.start(job, done["worker"]),
+    }
 
 
 def _deliver(ring: Ring, actor: str, scope: anyio.CancelScope) -> Deliver:

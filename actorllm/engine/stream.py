@@ -1,8 +1,10 @@
 """Stream: the answer to one request, as it comes or as a whole."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from types import TracebackType
 
 import anyio
@@ -10,38 +12,73 @@ import anyio.lowlevel
 
 from ..errors import ActorLLMError, UsageError, again
 from ..messages import Question, TokenPrompt, pack
+from ..params import RequestOutputKind
 from .cell import Bell, Cell
 from .door import Door, unbox
-from .outputs import CompletionOutput, RequestOutput
+from .outputs import START, CompletionOutput, Gathered, RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a stream is read: the kind of its outputs, the tokens that make one, and the bytes of each token id
+    where log-probabilities of answers or of prompts are wanted.
+    """
+
+    kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    interval: int = 1
+    pieces: Sequence[bytes] | None = None
+    prompt_pieces: Sequence[bytes] | None = None
+
+
+PLAIN = Reading()
 
 
 class Choice:
     """One of the n answers: what was read of it, and the cell of the request that it is."""
 
-    __slots__ = ("cell", "is_done", "parts", "tokens")
+    __slots__ = ("_gathered", "_reading", "cell", "is_done")
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, reading: Reading) -> None:
         self.cell = cell
         self.is_done = False
-        self.parts: list[str] = []
-        self.tokens: list[int] = []
+        self._reading = reading
+        self._gathered = Gathered(reading.pieces)
 
     @property
     def has_news(self) -> bool:
         """Whether there is something to read."""
-        return self.cell.ready and not self.is_done
+        if self.is_done:
+            return False
+        if self._reads_the_end:
+            return self.cell.has_news(inf)
+        return self.cell.has_news(self._reading.interval if self._gathered.tokens else 1)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more will come, well or not."""
+        return self.cell.finish_reason is not None or self.cell.error is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its reader waits for nothing of it: all is read, or will be with the others' ends."""
+        return self.is_done or (self._reads_the_end and self.has_ended)
+
+    @property
+    def _reads_the_end(self) -> bool:
+        return self._reading.kind is RequestOutputKind.FINAL_ONLY
 
     def take(self, index: int) -> CompletionOutput:
         """Make an output of what is in the cell, and empty it."""
-        cell = self.cell
+        cell, gathered = self.cell, self._gathered
+        begin = gathered.end if self._reading.kind is RequestOutputKind.DELTA else START
         parts, cell.parts = cell.parts, []
         tokens, cell.tokens = cell.tokens, []
-        self.parts += parts
-        self.tokens += tokens
+        logprobs, cell.logprobs = cell.logprobs, []
+        gathered.parts += parts
+        gathered.tokens += tokens
+        gathered.logprobs += logprobs
         self.is_done = cell.finish_reason is not None
-        return CompletionOutput(
-            index, self.parts, self.tokens, "".join(parts), cell.finish_reason, cell.stop_reason
-        )
+        return CompletionOutput(index, gathered, "".join(parts), cell.finish_reason, cell.stop_reason, begin)
 
 
 class Stream:
@@ -54,9 +91,21 @@ class Stream:
     at first.
     """
 
-    def __init__(self, door: Door, question: Question, n: int = 1) -> None:
+    def __init__(
+        self,
+        door: Door,
+        question: Question,
+        n: int = 1,
+        reading: Reading = PLAIN,
+        others: Question | None = None,
+    ) -> None:
+        """`others` is what the answers after the first ask; None: the same. They have the first one's prompt,
+        seeds of their own, and tell nothing of the prompt.
+        """
         self._door = door
+        self._how = reading
         self._question = question
+        self._others = others or question
         self._n = n
         self._begun = 0.0
         self._bell = Bell()
@@ -142,25 +191,29 @@ class Stream:
         """Ask for all answers: for the others when the first one's prompt is found good.
 
         While one that has a seat goes on, only free seats are taken: its news need not wait for the others.
+        Who reads only the end has no news before, and waits here for the seat of one that ends.
         """
         await self._enter()
         if len(self._choices) < self._n:
             await self._bell.wait(self._is_accepted)
-        while len(self._choices) < self._n and not self._finished and _error(self._choices[0].cell) is None:
-            if all(choice.is_done for choice in self._choices):
+        while len(self._choices) < self._n and not self._finished and not self._has_failed():
+            if all(choice.is_over for choice in self._choices):
                 await self._ask(self._next_question())
+                continue
+            cell = self._door.enter_nowait(self._next_question(), self._bell, self._begun)
+            if cell is not None:
+                self._choices.append(Choice(cell, self._how))
+            elif self._how.kind is RequestOutputKind.FINAL_ONLY:
+                await self._bell.wait(partial(self._has_ended_more, self._num_ended()))
             else:
-                cell = self._door.enter_nowait(self._next_question(), self._bell, self._begun)
-                if cell is None:
-                    break
-                self._choices.append(Choice(cell))
+                break
 
     async def _ask(self, question: Question) -> None:
         """Wait for a seat. Ends the iteration when the stream is closed meanwhile."""
         try:
             with anyio.CancelScope() as self._queue:
                 cell = await self._door.enter(question, self._bell, self._begun)
-                self._choices.append(Choice(cell))
+                self._choices.append(Choice(cell, self._how))
                 if self._finished:
                     self._door.abandon(cell.request)
         finally:
@@ -171,14 +224,31 @@ class Stream:
     def _next_question(self) -> Question:
         """The question for one more answer: the tokens of the prompt, and the next seed if there is one."""
         tokens = pack(self._choices[0].cell.prompt)
-        question = replace(self._question, prompt=TokenPrompt(tokens))
+        sampling = replace(self._others.sampling, prompt_logprobs=None)
+        question = replace(self._others, prompt=TokenPrompt(tokens), sampling=sampling)
         seed = question.sampling.seed
         if seed is None:
             return question
         return replace(question, sampling=replace(question.sampling, seed=nth_seed(seed, len(self._choices))))
 
     def _has_news(self) -> bool:
+        if self._how.kind is RequestOutputKind.FINAL_ONLY:
+            return self._is_over()
         return any(choice.has_news for choice in self._choices)
+
+    def _is_over(self) -> bool:
+        """Whether all answers are there, one has failed, or nobody wants them any more."""
+        ended = len(self._choices) == self._n and self._num_ended() == self._n
+        return ended or self._has_failed() or self._finished
+
+    def _has_failed(self) -> bool:
+        return any(_error(choice.cell) is not None for choice in self._choices)
+
+    def _num_ended(self) -> int:
+        return sum(choice.has_ended for choice in self._choices)
+
+    def _has_ended_more(self, before: int) -> bool:
+        return self._num_ended() > before
 
     def _is_accepted(self) -> bool:
         first = self._choices[0].cell
@@ -201,7 +271,12 @@ class Stream:
         are_done = [choice.is_done for choice in self._choices]
         self._finished = len(are_done) == self._n and all(are_done)
         first = self._choices[0].cell
-        return RequestOutput(f"req-{first.request}", first.prompt, answers, self._finished)
+        told = None
+        if self._how.prompt_pieces is not None:
+            told = Gathered(self._how.prompt_pieces, logprobs=first.prompt_logprobs)
+        return RequestOutput(
+            f"req-{first.request}", first.prompt, answers, self._finished, told, first.num_cached
+        )
 
     def _raise_if_failed(self) -> None:
         """When one answer fails, all do: the others are aborted."""

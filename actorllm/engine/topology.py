@@ -11,6 +11,7 @@ from typing import Any
 from ..config import EngineConfig
 from ..messages import (
     Abort,
+    Advance,
     CacheEvents,
     Cancel,
     Command,
@@ -22,6 +23,7 @@ from ..messages import (
     Generate,
     GrammarReady,
     JobDone,
+    MaskStep,
     PoolReset,
     RankDone,
     RankFailed,
@@ -34,6 +36,7 @@ from ..messages import (
     ResetPrefixCache,
     RunCommand,
     RunStep,
+    SampleStep,
     Seen,
     StepDone,
     StepFailed,
@@ -96,13 +99,19 @@ EDGES: tuple[Edge, ...] = (
     ),
     Edge("kvpool", "scheduler", (Reserved, PoolReset), lambda b: 2),
     Edge("kvpool", "caller", (CacheEvents,), lambda b: 0),
-    # A request does not end while its grammar compiles: the Drop of one, then the Compile of the next.
-    Edge("scheduler", "grammar", (Compile, Drop), lambda b: 2 * b.requests),
-    Edge("grammar", "scheduler", (GrammarReady,), lambda b: b.requests),
-    # Steps of a failed epoch may still wait while those of the next come: two epochs of steps.
+    # A request does not end before its Compile is answered: in one seat, the Drop of one, then Compile and
+    # Drop of the next. Besides, the tokens of a step and the masks of the next: no step goes on without its
+    # masks, and no epoch is over without those that were asked for.
+    Edge("scheduler", "grammar", (Compile, Drop, Advance, MaskStep), lambda b: 3 * b.requests + 2),
+    Edge("grammar", "grammar", (JobDone,), lambda b: b.requests + 1),
+    # Of one seat, that a token did not fit, and the answer to the next one's Compile.
+    Edge("grammar", "scheduler", (GrammarReady,), lambda b: 2 * b.requests),
+    Edge("grammar", "executor", (SampleStep,), lambda b: 1),
+    # Steps of a failed epoch may still wait while those of the next come: two epochs of steps. Of each epoch
+    # only the first step has its masks, and that of the failed one has been heard.
     Edge("scheduler", "executor", (RunStep, RunCommand), lambda b: 2 * b.steps),
-    Edge("executor", "worker", (RunStep, RunCommand), lambda b: 2 * b.steps),
-    Edge("worker", "worker", (JobDone,), lambda b: 2 * b.steps),
+    Edge("executor", "worker", (RunStep, RunCommand, SampleStep), lambda b: 2 * b.steps + 1),
+    Edge("worker", "worker", (JobDone,), lambda b: 2 * b.steps + 1),
     Edge("worker", "executor", (RankDone, RankFailed), lambda b: 2 * b.steps),
     Edge("executor", "scheduler", (StepDone, StepFailed), lambda b: 2 * b.steps),
 )

@@ -20,8 +20,9 @@ from .cache import (
     ResetPrefixCache,
 )
 from .control import Command, CommandDone, Hello, Job, JobDone
-from .grammar import Compile, Drop, GrammarReady
-from .packed import RequestId, pack, pack_ids, request_id, unpack, unpack_ids
+from .grammar import Advance, Compile, Compiled, Drop, Fill, Filled, GrammarReady, MaskStep
+from .logprobs import Logprobs, PromptLogprobs
+from .packed import RequestId, pack, pack_ids, request_id, unpack, unpack_floats, unpack_ids
 from .request import (
     Abort,
     Cancel,
@@ -35,6 +36,7 @@ from .request import (
     Question,
     Render,
     Rendered,
+    Repetition,
     Sampling,
     Seen,
     Submit,
@@ -42,11 +44,22 @@ from .request import (
     Text,
     TextPrompt,
     TextRules,
+    Thinking,
     TokenPrompt,
     Tokens,
     Track,
 )
-from .step import NewRow, RankDone, RankFailed, RunCommand, RunStep, Sampled, StepDone, StepFailed
+from .step import (
+    NewRow,
+    RankDone,
+    RankFailed,
+    RunCommand,
+    RunStep,
+    Sampled,
+    SampleStep,
+    StepDone,
+    StepFailed,
+)
 
 ToFrontend = Generate | Cancel | Command | Rendered | Failed | Text | CommandDone
 FromFrontend = Render | Abort | Seen | Command | Rendered | Failed | Delta | CommandDone
@@ -61,6 +74,8 @@ FromScheduler = (
     | ResetPool
     | ResetPrefixCache
     | Compile
+    | Advance
+    | MaskStep
     | Drop
     | RunStep
     | RunCommand
@@ -71,13 +86,13 @@ FromScheduler = (
 ToKVPool = Reserve | Release | ResetPool | ResetPrefixCache
 FromKVPool = Reserved | PoolReset | CacheEvents
 
-ToGrammar = Compile | Drop
-FromGrammar = GrammarReady
+ToGrammar = Compile | Advance | MaskStep | Drop | JobDone
+FromGrammar = Job | GrammarReady | SampleStep
 
-ToExecutor = RunStep | RunCommand | RankDone | RankFailed
-FromExecutor = RunStep | RunCommand | StepDone | StepFailed
+ToExecutor = RunStep | SampleStep | RunCommand | RankDone | RankFailed
+FromExecutor = RunStep | SampleStep | RunCommand | StepDone | StepFailed
 
-ToWorker = RunStep | RunCommand | JobDone
+ToWorker = RunStep | SampleStep | RunCommand | JobDone
 FromWorker = Job | RankDone | RankFailed
 
 ToDetokenizer = Track | Tokens
@@ -109,6 +124,7 @@ Message = (
 __all__ = [
     "MESSAGES",
     "Abort",
+    "Advance",
     "BlocksRemoved",
     "BlocksStored",
     "CacheCleared",
@@ -118,12 +134,15 @@ __all__ = [
     "Command",
     "CommandDone",
     "Compile",
+    "Compiled",
     "Conversation",
     "Delta",
     "Drop",
     "Ending",
     "Failed",
     "Fault",
+    "Fill",
+    "Filled",
     "FromDetokenizer",
     "FromExecutor",
     "FromFrontend",
@@ -139,16 +158,20 @@ __all__ = [
     "JobDone",
     "Keyed",
     "Limits",
+    "Logprobs",
+    "MaskStep",
     "Media",
     "Message",
     "NewRow",
     "PoolReset",
+    "PromptLogprobs",
     "Question",
     "RankDone",
     "RankFailed",
     "Release",
     "Render",
     "Rendered",
+    "Repetition",
     "RequestId",
     "Reserve",
     "Reserved",
@@ -156,6 +179,7 @@ __all__ = [
     "ResetPrefixCache",
     "RunCommand",
     "RunStep",
+    "SampleStep",
     "Sampled",
     "Sampling",
     "Seen",
@@ -166,6 +190,7 @@ __all__ = [
     "Text",
     "TextPrompt",
     "TextRules",
+    "Thinking",
     "ToCaller",
     "ToCell",
     "ToDetokenizer",
@@ -184,5 +209,6 @@ __all__ = [
     "pack_ids",
     "request_id",
     "unpack",
+    "unpack_floats",
     "unpack_ids",
 ]

@@ -17,12 +17,13 @@ class CacheKey:
     """What besides its tokens the KV of a request depends on; it shares with equal keys only.
 
     `salt` separates callers that must not learn what others asked; `adapter` is the version of the LoRA
-    adapter (0: none).
+    adapter (0: none). With `skip_reading` nothing is taken from the cache, but what is computed is kept.
     """
 
     salt: str = ""
     adapter: int = 0
     media: tuple[Media, ...] = ()
+    skip_reading: bool = False
 
 
 @message(54)

@@ -1,8 +1,9 @@
 """What is said of the engine itself: jobs between a core and its shell, commands, and how a link begins."""
 
 from .base import message
+from .grammar import Compile, Compiled, Fill, Filled
 from .request import Fault, Render, Rendered
-from .step import RunCommand, RunStep, Sampled
+from .step import RunCommand, RunStep, Sampled, SampleStep
 
 
 @message(80)
@@ -10,15 +11,15 @@ class Job:
     """Core to shell: do this heavy work on a thread, and feed me the JobDone with this id."""
 
     id: int
-    work: Render | RunStep | RunCommand
+    work: Render | Compile | Fill | RunStep | SampleStep | RunCommand
 
 
 @message(81)
 class JobDone:
-    """Shell to core: the job is done; either `value` or `fault` is set."""
+    """Shell to core: the job is done, or failed with `fault`. Not every job has a `value`."""
 
     id: int
-    value: Rendered | Sampled | None = None
+    value: Rendered | Compiled | Filled | Sampled | None = None
     fault: Fault | None = None
 
 

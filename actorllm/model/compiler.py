@@ -15,7 +15,7 @@ from actorllm_kernels.cpu.library import Gate as GateKind
 from actorllm_kernels.cpu.packing import GROUP, LANES, STRIP, Packed
 from numpy.typing import NDArray
 
-from ..cores.batch import Float32
+from ..cores.arrays import Float32
 from .program import HIDDEN, Attend, Embed, Gate, Head, Linear, Norm, Operation, Program
 
 _GATES = {"silu": GateKind.SILU, "gelu_tanh": GateKind.GELU_TANH}
@@ -82,6 +82,7 @@ class Compiler:
     ops: list[Op] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
     logits: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    head: int = 0
     soft_cap: float = 0.0
     _kept: list[Any] = field(default_factory=list)
     _buffers: dict[str, Float32] = field(default_factory=dict)
@@ -91,7 +92,9 @@ class Compiler:
     _lefts: dict[tuple[Activation, int, int, bool], NDArray[np.uint8]] = field(default_factory=dict)
 
     def compile(self) -> list[Any]:
-        """Fill `ops`, `shape` and `logits`; what is returned is kept as long as they are used."""
+        """Fill `ops`, `shape`, `logits`, and `head`: the number of the first operation that reads only what
+        the others have left in `hidden`. What is returned is kept as long as they are used.
+        """
         self._make_shape()
         operations = list(self.program.operations)
         while operations:
@@ -366,6 +369,7 @@ class Compiler:
         self._wrote(operation.target)
 
     def _head(self, operation: Head) -> None:
+        self.head = len(self.ops)
         packed = self.weights.matrices[operation.weight]
         self.soft_cap = operation.soft_cap
         self.logits = self._zeros((self.limits.wanted, _padded(packed.outputs, STRIP)), np.float32)

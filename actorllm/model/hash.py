@@ -14,20 +14,31 @@ Flood, "Fast splittable pseudorandom number generators", 2014):
 
 `g` counts groups of layers; a window of 0 is as long as the request. The chain is linear so that a whole
 chunk is one cumulative sum. The token of a draw is a byte (mostly ASCII, with some characters of several
-bytes and some broken ones) or, once in 40, `END`.
+bytes and some broken ones) or, once in 40, `END`. One that a grammar's mask forbids gives way to one that it
+allows, and so does one that the request rules out: by allowed tokens, bad words, `min_tokens`, a budget of
+reasoning, or by biases and penalties that make a difference of `DECISIVE`. Of temperature it knows zero and
+more; weaker biases, top_k, top_p and min_p change nothing. The log-probabilities that it tells are those of
+numbers that follow from the draw (`logits`), so that they go astray where the tokens would; those of a
+prompt's tokens are of the draws before them, without a seed.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..config import EngineConfig
-from ..cores.batch import Batch, StepInputs, ranges
+from ..cores.arrays import Float32, Int64
+from ..cores.batch import Batch, ranges
+from ..cores.extras import Extras
+from ..cores.inputs import PromptPart, StepInputs
 from ..errors import UsageError
-from ..messages import RunStep, Sampling
+from ..messages import Logprobs, PromptLogprobs, RunStep, Sampled, SampleStep, Sampling
 from .capacity import capacity
+from .logprobs import Told, join, tell
+from .masks import Flags, Mask, Masks, flags, masks_of
+from .processors import Wishes
 
 UInt64 = NDArray[np.uint64]
 
@@ -35,6 +46,9 @@ END = 256
 """The end token; the ids below it are bytes, those above are marks that only prompts have."""
 
 VOCAB_SIZE = 260
+
+DECISIVE = 50.0
+"""What a token's logit must be below the highest, after all wishes, so that the token is ruled out."""
 
 _WORD = (1 << 64) - 1
 _CHAIN = 0xD1342543DE82EF95
@@ -73,10 +87,12 @@ class HashRunner:
         self._roots = _powers(_UNCHAIN, self.max_model_len + 1)
         self._num_fills = 0
         self._is_asleep = False
+        self._held: StepInputs | None = None
         self.reset()
 
     def reset(self) -> None:
         """Forget every request; the cache then holds garbage that no request has written."""
+        self._held = None
         self._batch.reset()
         self._fill()
 
@@ -92,20 +108,28 @@ class HashRunner:
         self._is_asleep = action == "sleep"
         self._fill()
 
-    def execute(self, step: RunStep) -> bytes:
-        """The token (int32 column) of each sampling row of the step, in row order.
+    def execute(self, step: RunStep) -> Sampled | None:
+        """A token for each sampling row of the step, in row order; None when it waits for `sample`.
 
         Raises AssertionError for a step that breaks the protocol (see `Batch.apply`) or writes
         outside the cache; after that only `reset` is possible.
         """
         assert not self._is_asleep, "a step for a device that is asleep"
+        assert self._held is None, "the last step was not sampled"
         inputs = self._batch.apply(step)
         assert (inputs.block_table < self.num_blocks).all(), "a block id outside the cache"
         if inputs.input_ids.size:
             self._write(inputs)
-        tokens = self._sample(inputs)
-        self._batch.append(tokens)
-        return tokens.astype("<i4").tobytes()
+        if step.waits:
+            self._held = inputs
+            return None
+        return self._sampled(inputs, {})
+
+    def sample(self, step: SampleStep) -> Sampled:
+        """The tokens of the step that waits, under its masks."""
+        inputs, self._held = self._held, None
+        assert inputs is not None, "no step waits"
+        return self._sampled(inputs, masks_of(step, inputs))
 
     def check(self) -> None:
         """Raise AssertionError when the batch is inconsistent."""
@@ -136,20 +160,69 @@ class HashRunner:
         cells: UInt64 = self._cache[blocks * self._batch.block_size + offset]
         return cells
 
-    def _sample(self, inputs: StepInputs) -> NDArray[np.int32]:
-        """A token from all that each sampling row can see."""
-        lengths = inputs.position
-        if not lengths.size:
-            return np.zeros(0, np.int32)
+    def _sampled(self, inputs: StepInputs, masks: Masks) -> Sampled:
+        prompts = tuple(self._told_of(part, inputs) for part in inputs.prompts)
+        if not inputs.position.size:
+            self._batch.append(())
+            return Sampled(b"", prompt_logprobs=prompts)
+        draws = self._draws(inputs, inputs.sample_rows, inputs.position)
+        draws = mix(
+            draws + np.where(inputs.temperature > 0, mix(inputs.seed.astype(np.uint64)), np.uint64(0))
+        )
+        tokens = _token(draws, inputs.input_ids[inputs.logits_indices])
+        extras = inputs.extras
+        wishing = {place for place, each in extras.items() if each.alters}
+        for place in sorted(wishing.union(masks)):
+            allowed = (
+                wished(extras[place], masks.get(place))
+                if place in wishing
+                else flags(masks[place], VOCAB_SIZE)
+            )
+            tokens[place] = obedient(int(tokens[place]), int(draws[place]), allowed)
+        told = self._told(inputs, draws, tokens)
+        self._batch.append(tokens)
+        return Sampled(tokens.astype("<i4").tobytes(), None, told, prompts)
+
+    def _told(self, inputs: StepInputs, draws: UInt64, tokens: NDArray[np.int32]) -> Logprobs | None:
+        """The log-probabilities of the rows that want some."""
+        told: list[Told | None] = [None] * len(tokens)
+        for place, extras in inputs.extras.items():
+            if extras.tells:
+                row = logits(int(draws[place]))
+                told[place] = tell(row, int(tokens[place]), extras.num_logprobs, extras.logprob_tokens)
+        return join(told)
+
+    def _told_of(self, part: PromptPart, inputs: StepInputs) -> PromptLogprobs:
+        """The log-probabilities of a part of a prompt."""
+        row = int(np.searchsorted(inputs.query_start_loc, part.begin, "right")) - 1
+        lengths = inputs.positions[part.begin : part.begin + part.targets.size] + 1
+        draws = mix(self._draws(inputs, np.full(lengths.size, row), lengths))
+        told = [
+            tell(logits(draw), target, part.num_top)
+            for draw, target in zip(draws.tolist(), part.targets.tolist(), strict=True)
+        ]
+        return PromptLogprobs(part.request, part.first, join(told) or Logprobs())
+
+    def _draws(self, inputs: StepInputs, rows: Int64, lengths: Int64) -> UInt64:
+        """A number from all that each of these rows of the step can see of its first so many tokens."""
         sums = lengths.astype(np.uint64)
         for group, window in enumerate(self.windows):
             counts = np.minimum(lengths, window) if window else lengths
             positions = ranges(lengths - counts, counts)
-            cells = self._cells(inputs, group, np.repeat(inputs.sample_rows, counts), positions)
+            cells = self._cells(inputs, group, np.repeat(rows, counts), positions)
             seen = mix(cells + positions.astype(np.uint64) * np.uint64(_PLACE))
             sums = sums + np.add.reduceat(seen, np.cumsum(counts) - counts)
-        seeds = np.where(inputs.temperature > 0, mix(inputs.seed.astype(np.uint64)), np.uint64(0))
-        return _token(mix(sums + seeds), inputs.input_ids[inputs.logits_indices])
+        return sums
+
+
+class Guide(Protocol):
+    """The grammar of one answer, as the oracle needs it."""
+
+    def allowed(self) -> Flags:
+        """Whether each token may come next, bool [VOCAB_SIZE]."""
+
+    def accept(self, token: int, /) -> object:
+        """The next token of the answer."""
 
 
 def naive_tokens(
@@ -159,30 +232,100 @@ def naive_tokens(
     eos_ids: Collection[int] = (END,),
     ignore_eos: bool = False,
     windows: Sequence[int] = (0,),
+    guide: Guide | None = None,
 ) -> list[int]:
     """What the HashModel must generate after `prompt`: at most `max_tokens` ids, an end token included.
 
     Straight from the token ids, without a cache: the oracle of the tests.
     """
-    tokens, made = list(prompt), 0
-    cells = [_START] * len(windows)
-    seen = [[0] for _ in windows]  # sums of what the first so many positions show
+    return [
+        token for token, _ in naive_draws(prompt, max_tokens, sampling, eos_ids, ignore_eos, windows, guide)
+    ]
+
+
+def naive_draws(
+    prompt: Collection[int],
+    max_tokens: int,
+    sampling: Sampling,
+    eos_ids: Collection[int] = (END,),
+    ignore_eos: bool = False,
+    windows: Sequence[int] = (0,),
+    guide: Guide | None = None,
+) -> list[tuple[int, int]]:
+    """The same tokens, each with its draw."""
+    sight, made = Sight(windows), list[tuple[int, int]]()
     seed = _mix((sampling.seed or 0) & _WORD) if sampling.temperature > 0 else 0
-    for position in range(len(tokens) + max_tokens):
-        for group, sums in enumerate(seen):
-            own = _mix(tokens[position] * _TOKEN + position * _PLACE + group * _GROUP)
-            cells[group] = (_CHAIN * cells[group] + own) & _WORD
-            sums.append(sums[-1] + _mix(cells[group] + position * _PLACE))
-        if position < len(tokens) - 1:
-            continue
-        firsts = [max(0, position + 1 - window) if window else 0 for window in windows]
-        visible = sum(sums[-1] - sums[first] for sums, first in zip(seen, firsts, strict=True))
-        draw = np.array([_mix(visible + position + 1 + seed)], np.uint64)
-        tokens.append(int(_token(draw, np.array([tokens[position]]))[0]))
-        made += 1
-        if made == max_tokens or (tokens[-1] in eos_ids and not ignore_eos):
+    last = 0
+    for last in prompt:
+        sight.see(last)
+    while len(made) < max_tokens:
+        draw = _mix(sight.sum + seed)
+        last = int(_token(np.array([draw], np.uint64), np.array([last]))[0])
+        if guide is not None:
+            last = obedient(last, draw, guide.allowed())
+            guide.accept(last)
+        made.append((last, draw))
+        if last in eos_ids and not ignore_eos:
             break
-    return tokens[len(tokens) - made :]
+        sight.see(last)
+    return made
+
+
+def naive_prompt_draws(prompt: Collection[int], windows: Sequence[int] = (0,)) -> list[int]:
+    """The draws of the prompt's tokens but the first, as `prompt_logprobs` tells of them."""
+    sight, draws = Sight(windows), list[int]()
+    for token in prompt:
+        sight.see(token)
+        draws.append(_mix(sight.sum))
+    return draws[:-1]
+
+
+class Sight:
+    """What a request can see of its tokens, one after the other."""
+
+    def __init__(self, windows: Sequence[int]) -> None:
+        self._windows = windows
+        self._cells = [_START] * len(windows)
+        self._seen = [[0] for _ in windows]  # sums of what the first so many positions show
+        self._length = 0
+
+    def see(self, token: int) -> None:
+        """One more token."""
+        position = self._length
+        for group, sums in enumerate(self._seen):
+            own = _mix(token * _TOKEN + position * _PLACE + group * _GROUP)
+            self._cells[group] = (_CHAIN * self._cells[group] + own) & _WORD
+            sums.append(sums[-1] + _mix(self._cells[group] + position * _PLACE))
+        self._length += 1
+
+    @property
+    def sum(self) -> int:
+        """The sum of all that is visible, and the length."""
+        firsts = [max(0, self._length - window) if window else 0 for window in self._windows]
+        visible = sum(sums[-1] - sums[first] for sums, first in zip(self._seen, firsts, strict=True))
+        return visible + self._length
+
+
+def obedient(token: int, draw: int, allowed: Flags) -> int:
+    """The token if it is allowed (bool [VOCAB_SIZE]), else one that is, or the token when none is."""
+    free = np.flatnonzero(allowed)
+    return token if allowed[token] or not free.size else int(free[(draw >> 16) % free.size])
+
+
+def wished(extras: Extras, mask: Mask | None) -> Flags:
+    """Which tokens the wishes leave, bool [VOCAB_SIZE], as if all were equally likely before."""
+    row = np.empty(VOCAB_SIZE, np.float32)
+    wishes = Wishes(np.zeros(VOCAB_SIZE, np.float32), extras, mask)
+    wishes.restrict(row)
+    wishes.finish(row)
+    left: Flags = row > row.max() - DECISIVE
+    return left
+
+
+def logits(draw: int) -> Float32:
+    """The numbers whose log-probabilities are told with a draw, float32 [VOCAB_SIZE], from 0 to 16."""
+    numbers = mix(np.arange(1, VOCAB_SIZE + 1, dtype=np.uint64) * np.uint64(_TOKEN) + np.uint64(draw))
+    return (numbers >> np.uint64(44)).astype(np.float32) / np.float32(1 << 16)
 
 
 def mix(words: UInt64) -> UInt64:

@@ -10,7 +10,8 @@ from actorllm_kernels.cpu.library import Activation, Cache, Kernels, Kind, Runni
 
 from ..checkpoint import Checkpoint
 from ..config import EngineConfig
-from ..cores.batch import Float32, StepInputs
+from ..cores.arrays import Float32, Int64
+from ..cores.inputs import StepInputs
 from ..errors import ConfigError
 from .compiler import Compiler, Limits, NativeWeights, heads_of
 from .dtypes import resolve_dtype
@@ -49,6 +50,7 @@ class NativeModel:
         kept = compiler.compile()
         self._logits = compiler.logits
         self._soft_cap = compiler.soft_cap
+        self._head = compiler.head
         self._ranks = np.zeros(limits.wanted, np.uint64)
         self._num_wanted = 0
         self.kinds = [Kind(op.kind) for op in compiler.ops]
@@ -60,15 +62,22 @@ class NativeModel:
         Writes the keys and values of its tokens into the cache. With a profile every operation is a call of
         its own.
         """
+        return self._run(inputs, inputs.logits_indices, 0, profile)
+
+    def logits_of(self, inputs: StepInputs, indices: Int64) -> Float32:
+        """Logits, float32 [n, vocab_size], of other tokens of the last step, by their index in N."""
+        return self._run(inputs, indices, self._head, None)
+
+    def _run(self, inputs: StepInputs, wanted: Int64, begin: int, profile: "Profile | None") -> Float32:
+        """Run the operations from `begin` on; the logits of the wanted tokens."""
         table = np.ascontiguousarray(inputs.block_table)
         slots = np.ascontiguousarray(inputs.slot_mapping)
-        num_wanted = len(inputs.logits_indices)
         assert len(inputs.input_ids) <= self._limits.tokens, "more tokens than a step may have"
-        assert num_wanted <= self._limits.wanted, "more sampling rows than a step may have"
+        assert len(wanted) <= self._limits.wanted, "more wanted rows than a step may have"
         step = Step(
             len(inputs.input_ids),
             len(inputs.seq_lens),
-            num_wanted,
+            len(wanted),
             table.shape[2],
             inputs.input_ids.ctypes.data,
             inputs.positions.ctypes.data,
@@ -76,18 +85,18 @@ class NativeModel:
             inputs.query_start_loc.ctypes.data,
             inputs.seq_lens.ctypes.data,
             table.ctypes.data,
-            inputs.logits_indices.ctypes.data,
+            wanted.ctypes.data,
             self._ranks.ctypes.data,
         )
-        self._num_wanted = num_wanted
+        self._num_wanted = len(wanted)
         if profile is None:
-            self._running.step(step, self._limits.num_threads)
+            self._running.step(step, self._limits.num_threads, begin)
         else:
             for number, kind in enumerate(self.kinds):
                 begun = time.perf_counter()
                 self._running.step(step, self._limits.num_threads, number, number + 1)
                 profile.add(kind.name.lower(), begun, time.perf_counter())
-        logits: Float32 = self._logits[:num_wanted, : self._vocab_size]
+        logits: Float32 = self._logits[: len(wanted), : self._vocab_size]
         return np.tanh(logits / self._soft_cap) * self._soft_cap if self._soft_cap else logits
 
     def likeliest(self) -> Likeliest | None:
@@ -124,6 +133,8 @@ class Profile:
 
 class NativeBackEnd:
     """Loads a program onto the CPU kernels; see `runner.BackEnd`. Raises ConfigError for its block size."""
+
+    variance = None  # each element of an output has one order of operations, however many rows there are
 
     def __init__(
         self, program: Program, checkpoint: Checkpoint, config: EngineConfig, kernels: Kernels
@@ -180,6 +191,11 @@ class NativeBackEnd:
         """Logits, float32 [S, vocab_size], valid until the next step."""
         assert self._model is not None, "a step for a device that is asleep"
         return self._model.forward(inputs, self._profile)
+
+    def logits_of(self, inputs: StepInputs, indices: Int64) -> Float32:
+        """The same of other tokens of the last step, by their index in N."""
+        assert self._model is not None, "a step for a device that is asleep"
+        return self._model.logits_of(inputs, indices)
 
     def likeliest(self) -> Likeliest | None:
         """The likeliest tokens of the last step."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..checkpoint import Checkpoint
 from ..checkpoint.fetch import cache_directory
 from ..checkpoint.tensor import RawTensor
-from ..cores.batch import Float32
+from ..cores.arrays import Float32
 from ..errors import ConfigError
 from .compiler import NativeWeights
 from .program import Attend, Embed, Head, Linear, Norm, Program

@@ -3,33 +3,62 @@
 A request that is preempted, moved or replayed draws the same tokens again, for nothing is remembered
 between draws: the one random number of a draw comes from a counter-based generator. A row is worked on
 alone, in memory of its own that stays in the cache, so its neighbours cannot change its rounding.
-
-Every filter amounts to a least logit that a token needs. None sorts the vocabulary: a bound that certainly
-lets enough tokens through leaves some hundreds, and those are ordered.
 """
 
-import math
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cores.batch import Float32, Int32, Int64, StepInputs
+from ..cores.arrays import Float32, Int32, Int64
+from ..cores.extras import Extras
+from ..cores.inputs import StepInputs
+from ..messages import Logprobs
+from ..processors import LogitsProcessor
+from .filters import BLOCK, keep
+from .logprobs import Told, as_float32, join, tell
+from .masks import Mask, allows, few
+from .processors import process
 
 Float64 = NDArray[np.float64]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_LOWEST = float(np.finfo(np.float32).min)
-_BLOCK = 256  # tokens that a draw sums up at once
-_PEAKS = 2048  # groups of tokens whose largest logits bound the k-th largest of all
-_HEAD = 512  # tokens among which the last of top_p is looked for first
-_INTERVALS = 2048  # and 1/32 wide each, for when it is not among those
-_PIECE = 8192  # tokens that are sorted into intervals at once
+_NO_EXTRAS: Mapping[int, Extras] = MappingProxyType({})
+_NO_MASKS: Mapping[int, Mask] = MappingProxyType({})
 
 
 Likeliest = tuple[Int32, Float32]
 """Of each row the token with the largest logit (the first of equals), and that logit; NaN is the largest."""
+
+
+class Drawn(NamedTuple):
+    """A token (int32 [S]) for each sampling row, and what is told of those, None where nobody wants any."""
+
+    tokens: Int32
+    logprobs: Logprobs | None
+
+
+class Choice(NamedTuple):
+    """What a row's token is drawn from: the tokens that are left (None: all) and their weights.
+
+    The weights are made of `logits` float32 [V]. All of it is valid until the next choice.
+    """
+
+    logits: Float32
+    kept: Int64 | None
+    weights: Float32
+
+    def of(self, tokens: Int64) -> "Choice":
+        """The same, where the logits are those of these tokens alone."""
+        return self._replace(kept=tokens if self.kept is None else tokens[self.kept])
+
+    def draw(self, number: float) -> int:
+        """The token for a number in (0, 1)."""
+        place = draw(self.weights, number)
+        return place if self.kept is None else int(self.kept[place])
 
 
 def find_likeliest(rows: Float32) -> Likeliest:
@@ -38,61 +67,142 @@ def find_likeliest(rows: Float32) -> Likeliest:
     return tokens.astype(np.int32), rows[np.arange(len(rows)), tokens]
 
 
-def sample(logits: Float32 | Any, inputs: StepInputs, likeliest: Likeliest | None = None) -> Int32:
+def sample(
+    logits: Float32 | Any,
+    inputs: StepInputs,
+    likeliest: Likeliest | None = None,
+    extras: Mapping[int, Extras] = _NO_EXTRAS,
+    masks: Mapping[int, Mask] = _NO_MASKS,
+    processors: Sequence[LogitsProcessor] = (),
+    processed_logprobs: bool = False,
+) -> Drawn:
     """The next token of each sampling row; `logits` are [S, V]. Changes nothing that it is given.
 
     They are float32, or anything whose `.float().numpy()` is (a tensor of torch, of any float dtype).
-    Rows with temperature 0 take the likeliest token, which is looked for unless it is given. The others
-    divide by the temperature, then drop tokens by min_p, top_k and top_p, in this order, and draw from what
-    is left, in float32. Raises FloatingPointError for a row that is no distribution: NaN or +inf is in it,
-    or all of it is -inf.
+    Rows with extras or masks, whose keys are numbers of sampling rows, are first worked on by `process`.
+    Rows with temperature 0 take the likeliest token; `likeliest` are those of the logits as they are, where
+    they are known. The others divide by the temperature, then drop tokens by min_p, top_k and top_p, in
+    this order, and draw from what is left, in float32.
+
+    Log-probabilities are those of the logits as they are given, or, when `processed_logprobs`, of what
+    the token was drawn from, at temperature 0 of what it was the likeliest of. Raises FloatingPointError
+    for a row that is no distribution: NaN or +inf is in it, or all of it is -inf.
     """
-    rows: Float32 = logits if isinstance(logits, np.ndarray) else logits.float().numpy()
-    tokens, largest = likeliest or find_likeliest(rows)
-    if (broken := np.flatnonzero(~np.isfinite(largest))).size:
-        raise FloatingPointError(f"the largest logit of sampling row {broken[0]} is {largest[broken[0]]}")
-    drawing = np.flatnonzero(inputs.temperature > 0)
-    if not drawing.size:
-        return tokens
-    tokens = tokens.copy()
-    numbers = uniform(inputs.seed[drawing], inputs.position[drawing]).tolist()
-    top_k = np.where(inputs.top_k < rows.shape[1], inputs.top_k, 0)
-    row = np.empty(rows.shape[1], np.float32)
-    with np.errstate(over="ignore", under="ignore"):  # far below the largest is -inf, and its weight 0
-        for i, number in zip(drawing.tolist(), numbers, strict=True):
-            np.subtract(rows[i], largest[i], out=row)
-            np.divide(row, inputs.temperature[i], out=row)
-            filters = float(inputs.min_p[i]), int(top_k[i]), float(inputs.top_p[i])
-            tokens[i] = _token(row, filters, number)
-    return tokens
+    rows = as_float32(logits)
+    whole = [i for i, each in extras.items() if each.tells] if processed_logprobs else ()
+    work = Work(rows, inputs, likeliest or find_likeliest(rows), extras, masks, processors, whole)
+    told: dict[int, Told] = {}
+    telling = {i: each for i, each in extras.items() if each.tells}
+    drawing = {*np.flatnonzero(inputs.temperature > 0).tolist(), *work.altered}
+    chosen = sorted(drawing.union(telling) if processed_logprobs else drawing)
+    if not (chosen or telling):
+        return Drawn(work.likeliest[0], None)
+    numbers = uniform(inputs.seed[chosen], inputs.position[chosen]).tolist()
+    tokens = work.likeliest[0].copy()
+    for number, (i, choice) in zip(numbers, work.choices(chosen), strict=True):
+        tokens[i] = choice.draw(number)
+        if processed_logprobs and i in telling:
+            left = _left(choice) if inputs.temperature[i] > 0 else choice.logits
+            told[i] = _tell(left, int(tokens[i]), telling[i])
+    if not processed_logprobs:
+        told = {i: _tell(rows[i], int(tokens[i]), each) for i, each in telling.items()}
+    return Drawn(tokens, join([told.get(i) for i in range(len(rows))]) if told else None)
 
 
-def _token(row: Float32, filters: tuple[float, int, float], number: float) -> int:
+class Work:
+    """A step's rows of logits [S, V] and all that is asked of them (see `sample`).
+
+    A row on which nothing but a grammar's mask lies is not changed where that can be spared: the likeliest
+    token is taken when it is allowed, and where few tokens are, only those are looked at. Not so the rows in
+    `whole`, of which all processed logits are wanted.
+    """
+
+    def __init__(
+        self,
+        rows: Float32,
+        inputs: StepInputs,
+        likeliest: Likeliest,
+        extras: Mapping[int, Extras],
+        masks: Mapping[int, Mask],
+        processors: Sequence[LogitsProcessor],
+        whole: Sequence[int] = (),
+    ) -> None:
+        largest = likeliest[1]
+        if (broken := np.flatnonzero(~np.isfinite(largest))).size:
+            raise FloatingPointError(f"the largest logit of sampling row {broken[0]} is {largest[broken[0]]}")
+        self.likeliest = likeliest
+        self._rows, self._inputs = rows, inputs
+        self._extras, self._masks, self._processors = extras, masks, processors
+        self._dense = {i for i, each in extras.items() if each.alters}
+        self._few: dict[int, Int64] = {}
+        for i in masks.keys() - self._dense:
+            self._spare(i, i in whole)
+        self.altered = self._dense.union(self._few)
+
+    def _spare(self, i: int, whole: bool) -> None:
+        """See how little of a row that has a mask alone must be looked at."""
+        row, mask = self._rows[i], self._masks[i]
+        is_greedy = self._inputs.temperature[i] == 0
+        if is_greedy and not whole and allows(mask, int(self.likeliest[0][i])):
+            return
+        tokens = None if whole else few(mask, row.size)
+        if tokens is None or not tokens.size or row[tokens].max() == -np.inf:
+            self._dense.add(i)
+        else:
+            self._few[i] = tokens
+
+    def choices(self, chosen: Sequence[int]) -> Iterator[tuple[int, Choice]]:
+        """What the token of each chosen row is drawn from; the rows ascend."""
+        tokens, largest = self.likeliest
+        inputs, size = self._inputs, self._rows.shape[1]
+        top_k = np.where(inputs.top_k < size, inputs.top_k, 0)
+        memory = np.empty(size, np.float32)
+        dense = [i for i in chosen if i in self._dense]
+        processed = process(self._rows, dense, self._extras, self._masks, self._processors)
+        for i in chosen:
+            row, token, top, known = self._rows[i], tokens[i], largest[i], self._few.get(i)
+            if i in self._dense:
+                row = next(processed)
+            elif known is not None:
+                row = row[known]
+            if i in self.altered:
+                token = row.argmax()
+                top = row[token]
+            if inputs.temperature[i] > 0:
+                filters = float(inputs.min_p[i]), int(top_k[i]), float(inputs.top_p[i])
+                choice = _choice(row, top, inputs.temperature[i], filters, memory[: row.size])
+            else:
+                choice = Choice(row, np.array([token], np.int64), np.ones(1, np.float32))
+            yield i, choice if known is None else choice.of(known)
+
+
+@np.errstate(over="ignore", under="ignore")  # far below the largest is -inf, and its weight 0
+def _choice(
+    row: Float32,
+    largest: np.float32,
+    temperature: np.float32,
+    filters: tuple[float, int, float],
+    memory: Float32,
+) -> Choice:
+    np.subtract(row, largest, out=memory)
+    np.divide(memory, temperature, out=memory)
     if filters == (0.0, 0, 1.0):
-        return draw(np.exp(row), number)
-    kept = keep(row, *filters)
-    return int(kept[draw(np.exp(row[kept]), number)])
+        return Choice(memory, None, np.exp(memory))
+    kept = keep(memory, *filters)
+    return Choice(memory, kept, np.exp(memory[kept]))
 
 
-def keep(row: Float32, min_p: float, top_k: int, top_p: float) -> Int64:
-    """The tokens that the filters leave of a row, ascending; `row` are logits [V], the largest of them 0.
+def _left(choice: Choice) -> Float32:
+    """The logits of what a token is drawn from, -inf for the others."""
+    if choice.kept is None:
+        return choice.logits
+    left = np.full_like(choice.logits, -np.inf)
+    left[choice.kept] = choice.logits[choice.kept]
+    return left
 
-    min_p keeps tokens at least min_p times as likely as the likeliest (Nguyen et al., arXiv 2407.01082);
-    top_k the k likeliest (0: all); top_p the likeliest whose mass just reaches p (Holtzman et al.,
-    arXiv 1904.09751), of the mass that min_p and top_k left. Equal logits are kept or dropped together,
-    -inf is dropped.
-    """
-    least, values = _LOWEST, row
-    if min_p > 0:
-        least = math.log(min_p)
-        values = row[row >= least]
-    if 0 < top_k < values.size:
-        values = values[values >= max(least, _reached(values, top_k))]
-        least = max(least, _largest(values, top_k))
-        values = values[values >= least]
-    if top_p < 1:
-        least = max(least, _last(values, top_p))
-    return np.flatnonzero(row >= least)
+
+def _tell(row: Float32, token: int, extras: Extras) -> Told:
+    return tell(row, token, extras.num_logprobs, extras.logprob_tokens)
 
 
 def draw(weights: Float32, number: float) -> int:
@@ -100,12 +210,12 @@ def draw(weights: Float32, number: float) -> int:
 
     Sums float32 within blocks and float64 across them: the float32 weights are no more exact than that.
     """
-    begins = np.arange(0, weights.size, _BLOCK)
+    begins = np.arange(0, weights.size, BLOCK)
     cumulated = np.add.reduceat(weights, begins).cumsum(dtype=np.float64)
     mark = number * float(cumulated[-1])
     block = _passing(cumulated, mark)
-    begin = block * _BLOCK
-    within = weights[begin : begin + _BLOCK].cumsum(dtype=np.float64)
+    begin = block * BLOCK
+    within = weights[begin : begin + BLOCK].cumsum(dtype=np.float64)
     return begin + _passing(within, mark - float(cumulated[block - 1]) if block else mark)
 
 
@@ -140,49 +250,3 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
 def _passing(cumulated: Float64, mark: float) -> int:
     """The first place where `cumulated` passes the mark; its end, should rounding put the mark there."""
     return int(np.searchsorted(cumulated, min(mark, np.nextafter(cumulated[-1], 0.0)), "right"))
-
-
-def _largest(values: Float32, count: int) -> float:
-    """The count-th largest of the values, -inf where there are not as many."""
-    return float(np.partition(values, -count)[-count]) if count <= values.size else -math.inf
-
-
-def _reached(values: Float32, count: int) -> float:
-    """What at least `count` of the values reach, and not many more: a lower bound of `_largest`."""
-    groups = values.size // _PEAKS
-    if groups < 4 or count > _PEAKS // 4:
-        return _largest(values, count)
-    return _largest(values[: groups * _PEAKS].reshape(groups, _PEAKS).max(axis=0), count)
-
-
-def _last(values: Float32, share: float) -> float:
-    """The least logit that is needed, from the largest on, to reach this share of the mass of all `values`.
-
-    It is looked for among the likeliest; where those do not reach it, in the interval of logits that does.
-    """
-    weights = np.exp(values)
-    mass = share * float(np.add.reduceat(weights, np.arange(0, values.size, _BLOCK)).sum(dtype=np.float64))
-    above = 0.0
-    if values.size > _HEAD:
-        likely = np.flatnonzero(values >= _reached(values, _HEAD))
-        if weights[likely].sum(dtype=np.float64) < mass:
-            likely, above = _interval(values, weights, mass)
-        values = values[likely]
-    ordered = np.sort(values)
-    within = np.exp(ordered)[::-1].cumsum(dtype=np.float64)
-    return float(ordered[-1 - min(int(np.searchsorted(within, mass - above)), ordered.size - 1)])
-
-
-def _interval(values: Float32, weights: Float32, mass: float) -> tuple[Int64, float]:
-    """Where the values are among which the mass is reached, of intervals of 1/32, and the mass above those.
-
-    Their masses are summed up piece by piece, for the temporary arrays of a piece stay in the cache.
-    """
-    masses = np.zeros(_INTERVALS)
-    for begin in range(0, values.size, _PIECE):
-        places = np.minimum(values[begin : begin + _PIECE] * -32, _INTERVALS - 1).astype(np.intp)
-        masses += np.bincount(places, weights[begin : begin + _PIECE], _INTERVALS)
-    cumulated = masses.cumsum()
-    place = int(np.searchsorted(cumulated, min(mass, cumulated[-1])))
-    least = -(place + 1) / 32 if place < _INTERVALS - 1 else -math.inf
-    return np.flatnonzero((values <= -place / 32) & (values > least)), float(cumulated[place] - masses[place])

@@ -28,6 +28,8 @@ from ..messages import (
     unpack,
     unpack_ids,
 )
+from .grammar_laws import GrammarLaws
+from .grammars import CROWDED
 from .scenarios import Scenario
 from .tables import Mirror, Tables
 
@@ -66,12 +68,14 @@ class Laws:
     - After a pause and in a sleep there is no step; when they begin, none is on its way.
     - A command whose step raised has failed.
     - The laws of blocks (`Tables`), and subscribers hear of each block that can be found (`Mirror`).
+    - The laws of grammars (`GrammarLaws`).
 
     `cancelled` has the requests whose Cancel the Frontend has heard.
     """
 
     def __init__(self, scenario: Scenario, window: int) -> None:
         self.cancelled: set[int] = set()
+        self.grammars = GrammarLaws(scenario.config.structured_outputs_timeout, scenario.requests)
         self._scenario = scenario
         self._window = window
         self._tracked: set[int] = set()
@@ -99,6 +103,7 @@ class Laws:
 
     def heard(self, actor: str, message: Any) -> None:
         """An actor is about to absorb a message."""
+        self.grammars.heard(actor, message)
         match actor, message:
             case "frontend", Cancel(request):
                 self.cancelled.add(request)
@@ -131,6 +136,7 @@ class Laws:
 
     def said(self, actor: str, message: Any) -> None:
         """An actor has said a message."""
+        self.grammars.said(actor, message)
         match message:
             case CacheEvents():
                 self._mirror.hear(message)
@@ -158,6 +164,7 @@ class Laws:
 
     def turned(self, now: float, num_suspects: int) -> None:
         """The Scheduler's turn at this time is over; so many requests must run alone."""
+        self.grammars.turned()
         alone = num_suspects == 0 or self._most_rows < 2
         assert alone, f"{self._most_rows} rows in a step that should be a suspect's alone"
         self._most_rows = 0
@@ -186,7 +193,7 @@ class Laws:
             assert request in self._due, f"request {request} has timed out, but has no timeout"
             first = self._due[request].first
             assert first <= now, f"request {request} has timed out at {now}, but has time until {first}"
-        elif fault is not None and fault.kind == "Overloaded":
+        elif fault is not None and fault.kind == "Overloaded" and not fault.message.endswith(CROWDED):
             late = sum(ending.finish_reason == "timeout" for ending in self._endings)
             inside = len(self._submitted) - len(self._ended) + late
             assert inside >= self._scenario.seats, f"request {request} was refused while a seat is free"
@@ -228,7 +235,7 @@ class Laws:
             assert ending.request not in self._ended, f"request {ending.request} ends twice"
             self._ended.add(ending.request)
         self._endings += message.endings
-        if requests:
+        if requests or message.prompt_logprobs:
             self._unseen.append(message.step)
 
     def _say_step(self, message: RunStep) -> None:

@@ -7,7 +7,7 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 
-from .virtual import SECOND
+from .scenarios import SECOND
 
 ROOM = 2048
 """Bytes that may be on their way; who sends more waits."""

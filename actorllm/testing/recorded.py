@@ -11,7 +11,6 @@ from time import thread_time
 
 import anyio
 
-from ..checkpoint import open_checkpoint
 from ..config import EngineConfig
 from ..engine.record import beginning, open_recorder
 from .cycles import CYCLES, Cycles, Load, Spread, no_collection
@@ -64,7 +63,7 @@ async def _measure_turns(load: Load, repeats: int) -> Turns:
     cores = {"scheduler": recorded.scheduler, "kvpool": recorded.pool}
     config = EngineConfig(model="hash", record=os.devnull, record_max_bytes=ROOM)
     taken: dict[Cycles, list[float]] = {alone: [], recorded: []}
-    async with open_recorder(config, cores, open_checkpoint("hash").tokenizer()) as recorder:
+    async with open_recorder(config, cores, ()) as recorder:
         assert recorder is not None
         recorded.scheduler, recorded.pool = map(recorder.listen, cores)
         for _ in range(repeats):

@@ -117,6 +117,33 @@ def _read(path: str | PathLike[str]) -> Generator[bytes, None, None]:
         raise UsageError(f"{fspath(path)} cannot be read: {error.strerror or error}") from error
 
 
+class NoGrammars:
+    """In the place of grammars: what their jobs said is in the recording."""
+
+    def compile(self, grammar: str) -> None:
+        """No job runs."""
+
+    def size(self, grammar: str) -> int:
+        """No job runs."""
+        return 0
+
+    def forget(self, grammar: str) -> None:
+        """Nothing is kept."""
+
+    def open(self, request: int, grammar: str) -> None:
+        """Nothing is opened."""
+
+    def accept(self, request: int, tokens: Sequence[int]) -> None:
+        """No job runs."""
+
+    def fill(self, requests: Sequence[int]) -> tuple[bytes, dict[int, str]]:
+        """No job runs."""
+        return b"", {}
+
+    def close(self, request: int) -> None:
+        """Nothing is open."""
+
+
 class _Replay:
     """One run over one file."""
 
@@ -188,9 +215,8 @@ def _checked(model: str) -> str:
 
 
 def _load_all(snapshots: Mapping[str, bytes], model: str) -> dict[str, Core[Any, Any]]:
-    tokenizer = open_checkpoint(model).tokenizer()
-    shared = shared_objects(tokenizer)
-    cores = {}
+    shared = shared_objects(open_checkpoint(model).tokenizer(), NoGrammars())
+    cores: dict[str, Core[Any, Any]] = {}
     for actor, state in snapshots.items():
         try:
             cores[actor] = load(state, shared)

@@ -7,6 +7,12 @@ from random import Random
 from ..config import EngineConfig
 from ..cores.prefix import Groups
 
+SECOND = 1024
+"""Ticks; a power of two, so that times and their sums are exact."""
+
+LONG = 1_024_000
+"""Ticks in which any grammar is compiled: more than a run has."""
+
 LONGEST = 64
 """Tokens of a request, prompt and answer together."""
 
@@ -40,7 +46,11 @@ class Scenario:
     ignore_eos       a request goes on after the end token
     bad              a prompt that must be refused
     keyed            a request shares its prefix only with some (a salt, an adapter, media)
-    grammar          a request is bound to a grammar (none is available as yet)
+    grammar          a request is bound to a grammar
+    grammar_timeout  ticks that a request waits for its grammar (`structured_outputs_timeout`)
+    longest_compile  ticks that it takes at most to compile one
+    logprobs         a request wants log-probabilities, of its answer, its prompt or both
+    repetition       a request ends when it repeats itself
     timeouts         a request has a timeout of each kind
     aborts           a caller cancels, at any moment
     slow             a caller reads now and then
@@ -81,6 +91,10 @@ class Scenario:
     bad: float = 0.05
     keyed: float = 0.0
     grammar: float = 0.05
+    grammar_timeout: int = LONG
+    longest_compile: int = 3
+    logprobs: float = 0.15
+    repetition: float = 0.05
     timeouts: float = 0.0
     aborts: float = 0.0
     slow: float = 0.0
@@ -118,6 +132,7 @@ class Scenario:
             policy=self.policy,
             long_prefill_token_threshold=self.chunk,
             steps_in_flight=self.steps_in_flight,
+            structured_outputs_timeout=self.grammar_timeout / SECOND,
         )
 
 
@@ -165,6 +180,11 @@ def _sizes(random: Random) -> Scenario:
         links=random.choice((0.0, 0.3, 0.8)),
         partial=random.choice((0.0, 0.2, 0.6)),
         longest_job=random.choice((1, 3, 12)),
+        grammar=random.choice((0.05, 0.3, 0.7)),
+        grammar_timeout=random.choice((LONG, LONG, 20)),
+        longest_compile=random.choice((1, 12, 60)),
+        logprobs=random.choice((0.0, 0.2, 0.6)),
+        repetition=random.choice((0.0, 0.1, 0.5)),
     )
 
 
@@ -202,8 +222,8 @@ def _impatient(random: Random, sizes: Scenario) -> Scenario:
         vanished=0.2,
         shutdown=random.choice((0.0, 0.0, 1.0)),
         rendered=random.choice((0.1, 0.5)),
-        grammar=random.choice((0.0, 0.3)),
         timeouts=random.choice((0.0, 0.1, 0.4)),
+        longest_compile=random.choice((12, 60, 400)),
         queued_reqs=random.choice((None, None, 4)),
         queued_tokens=random.choice((None, None, 60)),
     )

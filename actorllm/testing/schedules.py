@@ -21,16 +21,17 @@ from ..engine.ring import Ring, open_ring
 from ..engine.topology import ACTORS, bounds
 from ..errors import ActorLLMError, EngineClosed, EngineDied
 from .callers import draw_callers
+from .grammars import LARGE, SimulatedGrammars
 from .orders import draw_orders, expect_failure
 from .report import SimulationFailed
-from .scenarios import Scenario
+from .scenarios import SECOND, Scenario
 from .seeded import Seeded
 from .sightings import FAULTS as COMMON
 from .sightings import Sightings
 from .steps import Steps, run, sleep, tick
 from .subscribers import SUBSCRIBING, Subscriber, draw_bookings
 from .trace import Trace
-from .virtual import SECOND, SimulatedRunner
+from .virtual import SimulatedRunner
 from .visitors import ASKING, LATE, LEAVINGS, Visitor, draw_plan
 
 MAX_TICKS = 60_000
@@ -142,6 +143,7 @@ class _Schedule:
         self.ends_at = busy + random.randint(0, random.choice((10, 60, 300)))
         self.was_closed = False
         self.runner: SimulatedRunner | None = None
+        self.grammars = SimulatedGrammars()
         self.num_here = len(self.visitors) + 1
         self.all_gone = trio.Event()
         self.num_ticks = 0
@@ -185,7 +187,7 @@ class _Schedule:
         with trio.CancelScope() as scope:
             self._plan_ending(scope, placement)
             try:
-                parts = Parts(open_runner=self._open_runner)
+                parts = Parts(open_runner=self._open_runner, grammars=self._open_grammars)
                 async with open_ring(config, _checkpoint(config.model), self.seed, parts, placement) as ring:
                     self._open(ring, placement, nursery)
                     for number, visitor in enumerate(self.visitors):
@@ -261,13 +263,22 @@ class _Schedule:
         assert pool.num_free_blocks == pool.num_blocks, f"blocks are held by nobody: {pool}"
         assert self.runner is not None
         assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
+        assert self.placement is not None
+        self.placement.laws.grammars.ended()
+        num_kept, num_known = len(self.grammars.compiled), ring.cores["grammar"].statistics().num_compiled
+        assert num_kept == num_known, f"{num_kept} grammars are kept, and {num_known} known"
+        assert not self.grammars.rows, f"matchers are open: {sorted(self.grammars.rows)}"
         assert ring.door.num_open == ring.door.num_waiting == 0, "somebody is still at the door"
-        num_lost = self.limits.requests - ring.door._seats.value
+        num_lost = self.limits.requests - ring.door._seats.num_free
         assert num_lost == 0, f"{num_lost} seats are lost"
 
     def _open_runner(self, checkpoint: Checkpoint, config: EngineConfig) -> SimulatedRunner:
         self.runner = SimulatedRunner(self.scenario, self.random, self._blame)
         return self.runner
+
+    def _open_grammars(self, checkpoint: Checkpoint) -> SimulatedGrammars:
+        self.grammars = SimulatedGrammars(LARGE)
+        return self.grammars
 
     def _blame(self, requests: list[int], reason: str) -> None:
         for request in requests:

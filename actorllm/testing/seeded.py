@@ -25,18 +25,18 @@ from ..engine.placement import Spawn
 from ..engine.topology import EDGES, Bounds, routes
 from ..engine.wrapped import Wrapped
 from ..errors import InvalidRequest
-from ..messages import CacheEvents, Job, RankFailed, Render, Rendered, StepFailed
+from ..messages import CacheEvents, Compile, Fill, Job, RankFailed, Render, Rendered, StepFailed
 from ..wire.codec import encode
 from ..wire.link import Link
 from ..wire.mailbox import Inbox, Mailbox, Port, open_mailbox
 from .laws import Laws
 from .pipe import PipeEnd, open_pipe
-from .scenarios import Scenario
+from .scenarios import SECOND, Scenario
 from .sightings import Sightings
 from .steps import Steps, sleep, tick
 from .subscribers import Chronicle
 from .trace import Trace
-from .virtual import LOCAL, SECOND, late_replies
+from .virtual import LOCAL, late_replies
 
 Blame = Callable[[list[int], str], None]
 """Is told which requests may fail, and why."""
@@ -201,7 +201,7 @@ class Seeded:
         self._blame = blame
         self._nursery = nursery
         self._on_way = 0
-        self._next_due = float("inf")
+        self._next_due = self._grammar_due = float("inf")
         self._longest_delay = random.choice((0, 1, 5))
         self._pipes: list[PipeEnd] = []
         self._closing = ExitStack()
@@ -234,7 +234,14 @@ class Seeded:
 
         async def run(job: Job) -> None:
             async with seats:
+                if isinstance(job.work, Compile):
+                    await sleep(self._random.randint(1, self._scenario.longest_compile))
+                    deliver(do(work, job))
+                    return
                 await sleep(self._random.randint(1, self._scenario.longest_job))
+                if isinstance(job.work, Fill):
+                    deliver(do(work, job))
+                    return
                 fails = self._random.random() < max(self._scenario.raises, 0.05)
                 deliver(do(self._refuse if fails else work, job))
 
@@ -334,6 +341,11 @@ class Seeded:
             self.laws.turned(now, num_suspects)
             self._next_due = self.laws.next_due
             self._sightings.turned(num_suspects)
+        elif actor == "grammar":
+            now = trio.current_time()
+            assert now <= self._grammar_due, "a grammar is late, and nobody woke for it"
+            self.laws.grammars.grammar_turned(now)
+            self._grammar_due = self.laws.grammars.next_due
         elif actor == "kvpool":
             num_cached_blocks = core.statistics().num_cached_blocks
             self.laws.pool_turned(num_cached_blocks)

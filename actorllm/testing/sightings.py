@@ -32,6 +32,8 @@ from ..messages import (
     unpack,
     unpack_ids,
 )
+from .grammar_sightings import GRAMMAR_SIGHTINGS, GrammarSightings
+from .grammars import REFUSED
 
 FAULTS = (
     "cell merged",
@@ -51,6 +53,7 @@ SIGHTINGS = tuple(
     sorted(
         (
             *FAULTS,
+            *GRAMMAR_SIGHTINGS,
             "abort after the end",
             "abort while compiling",
             "abort while offered",
@@ -64,11 +67,11 @@ SIGHTINGS = tuple(
             "ended with abort",
             "ended with error",
             "ended with length",
+            "ended with repetition",
             "ended with stop",
             "ended with stop string",
             "ended with stop token",
             "grant of an ended request",
-            "grammar refused",
             "late token dropped",
             "mixed batch",
             "old reply at the executor",
@@ -104,6 +107,7 @@ class Sightings:
 
     def __init__(self, window: int, max_steps: int) -> None:
         self.covered: Counter[str] = Counter()
+        self._grammars = GrammarSightings(self.covered)
         self._window = window
         self._max_steps = max_steps
         self._phase: dict[int, str] = {}
@@ -124,6 +128,7 @@ class Sightings:
 
     def heard(self, actor: str, message: Any) -> None:
         """An actor is about to absorb a message."""
+        self._grammars.heard(actor, message)
         match actor, message:
             case "renderer", Render(request):
                 self._phase[request] = "submitted"
@@ -224,6 +229,7 @@ class Sightings:
                     self._say_delta(delta)
             case Failed(_, reason):
                 self.covered["prompt refused"] += reason == "error"
+        self._grammars.said(actor, message, self._in_flight)
 
     def _say_reserve(self, message: Reserve) -> None:
         self._offered = unpack_ids(message.requests)
@@ -252,7 +258,7 @@ class Sightings:
         self.covered["token of a preempted request"] += any(
             request in self._preempted for request in requests
         )
-        if requests:
+        if requests or message.prompt_logprobs:
             self._unseen.append(message.step)
         for ending in message.endings:
             self._phase[ending.request] = "ended"
@@ -260,7 +266,7 @@ class Sightings:
             self.see(f"ended with {ending.finish_reason}")
             self.covered["ended with stop token"] += ending.stop_token is not None
             if ending.fault is not None:
-                self.covered["grammar refused"] += ending.fault.param == "structured_outputs"
+                self.covered["grammar refused"] += ending.fault.message == REFUSED
                 self.covered["overloaded"] += ending.fault.kind == "Overloaded"
 
     def _say_delta(self, delta: Delta) -> None:
@@ -279,6 +285,7 @@ class Sightings:
 
     def ended(self, cores: dict[str, Any]) -> None:
         """The simulation is over: the counters of the cores."""
+        self._grammars.ended(cores)
         scheduler, pool = cores["scheduler"].statistics(), cores["kvpool"].statistics()
         self.covered["late token dropped"] += scheduler.num_late_tokens
         self.covered["blocks evicted"] += pool.evictions

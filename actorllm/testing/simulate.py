@@ -12,39 +12,35 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
-from ..actors.jobs import do
-from ..actors.render import render
 from ..actors.worker import Device
 from ..checkpoint import Checkpoint, open_checkpoint
 from ..cores import NEVER, Core
-from ..engine.parts import Parts, make_cores, max_model_len
+from ..engine.parts import Parts, make_cores
 from ..engine.topology import ACTORS, EDGES, Edge, bounds
-from ..errors import InvalidRequest
 from ..messages import (
     CacheEvents,
     Cancel,
     CommandDone,
     Generate,
     Job,
+    JobDone,
     RankFailed,
     Render,
-    Rendered,
-    RunCommand,
-    RunStep,
     StepFailed,
     ToCaller,
     request_id,
 )
 from ..wire.codec import decode, encode
 from .callers import SLOW, VANISHED, Caller, draw_callers
+from .grammars import LARGE, SimulatedGrammars
+from .jobs import Jobs
 from .laws import Laws
 from .orders import Orders, draw_orders
 from .report import Report, SimulationFailed
-from .scenarios import Scenario
+from .scenarios import SECOND, Scenario
 from .sightings import Sightings
 from .trace import Trace
 from .virtual import (
-    SECOND,
     Actor,
     Clock,
     Lane,
@@ -57,8 +53,8 @@ from .virtual import (
 )
 
 MAX_MOVES = 60_000
-MAX_TICKS = 60_000
-"""What takes longer is stuck: a run takes some thousand moves and ticks."""
+MAX_TICKS = 300_000
+"""What takes longer is stuck: a run takes some thousand moves, and ticks pass while an actor is slow."""
 
 SLEEPY = 0.001
 """The weight of an actor that takes a turn only when little else can happen."""
@@ -117,8 +113,9 @@ class _Simulation:
         self.echoes = {actor: echo_lane(actor) for actor in ("executor", "scheduler")}
         self.runner = SimulatedRunner(scenario, random, self._blame)
         self.device = Device(VirtualThread(self.clock, random, scenario.longest_job), self.runner)
-        self.deliver_step = partial(self._send, self.lanes["worker", "worker"])
+        self.grammars = SimulatedGrammars(LARGE)
         self.actors = self._make_actors(changes)
+        self.jobs = self._make_jobs()
         self.deliveries = [(lane, partial(self._deliver, lane)) for lane in self.lanes.values() if lane.slow]
         self.turns = [(actor, partial(self._turn, actor)) for actor in self.actors.values()]
         self.enter_weight = random.choice((0.05, 0.3, 3.0))
@@ -128,7 +125,8 @@ class _Simulation:
     def _make_actors(self, changes: Mapping[str, Change]) -> dict[str, Actor]:
         checkpoint = self.checkpoint
         tokenizer = checkpoint.tokenizer()
-        cores = make_cores(self.scenario.config, checkpoint, tokenizer, self.device, self.seed, Parts())
+        config = self.scenario.config
+        cores = make_cores(config, checkpoint, tokenizer, self.device, self.seed, Parts(), self.grammars)
         cores |= {name: change(cores[name]) for name, change in changes.items()}
         actors = {
             name: Actor(name, cores[name], draw_weight(self.random), self._ports(name)) for name in ACTORS
@@ -136,6 +134,18 @@ class _Simulation:
         if self.random.random() < 0.4:
             actors[self.random.choice(ACTORS)].weight = SLEEPY
         return actors
+
+    def _make_jobs(self) -> Jobs:
+        return Jobs(
+            self.scenario,
+            self.random,
+            self.clock,
+            self.checkpoint,
+            self.device,
+            self.grammars,
+            self._deliver_job,
+            self._blame,
+        )
 
     def _ports(self, name: str) -> dict[type[Any], list[Lane]]:
         ports: dict[type[Any], list[Lane]] = {}
@@ -223,7 +233,8 @@ class _Simulation:
     def _tick(self, due: int, all_wait: bool) -> None:
         """Time goes on: to the next thing that happens, or a little, while others could act."""
         self.clock.advance(due if all_wait else min(due, self.clock.now + self.random.randint(1, 3)))
-        assert not all_wait or self.now <= self.laws.next_due, "a timeout passes, and nobody wakes for it"
+        next_due = min(self.laws.next_due, self.laws.grammars.next_due)
+        assert not all_wait or self.now <= next_due, "a timeout passes, and nobody wakes for it"
         if self.runner.broken is not None:
             raise AssertionError("a step broke the protocol") from self.runner.broken
 
@@ -267,7 +278,7 @@ class _Simulation:
             self.sightings.said(actor.name, message)
             self.laws.said(actor.name, message)
             if type(message) is Job:
-                self._start(message)
+                self.jobs.start(message)
             else:
                 if type(message) is Render:
                     self.asked[message.request].seed = message.question.sampling.seed
@@ -283,6 +294,8 @@ class _Simulation:
             num_suspects = actor.core.statistics().num_on_probation
             self.laws.turned(self.now, num_suspects)
             self.sightings.turned(num_suspects)
+        elif actor.name == "grammar":
+            self.laws.grammars.grammar_turned(self.now)
         elif actor.name == "kvpool":
             self.laws.pool_turned(actor.core.statistics().num_cached_blocks)
         elif actor.name == "detokenizer":
@@ -290,23 +303,8 @@ class _Simulation:
 
     # -- jobs and faults --------------------------------------------------------------------------
 
-    def _start(self, job: Job) -> None:
-        if isinstance(job.work, RunStep | RunCommand):
-            self.device.start(job, self.deliver_step)
-        else:
-            due = self.clock.now + self.random.randint(1, self.scenario.longest_job)
-            self.clock.at(due, lambda: self._render(job))
-
-    def _render(self, job: Job) -> None:
-        fails = self.random.random() < self.scenario.raises
-        longest = max_model_len(self.scenario.config, self.checkpoint, self.device)
-        done = do(self._refuse if fails else partial(render, self.checkpoint, longest), job)
-        self._send(self.lanes["renderer", "renderer"], done)
-
-    def _refuse(self, work: Render) -> Rendered:
-        error = InvalidRequest("this prompt was made to fail", "prompt")
-        self._blame([work.request], str(error))
-        raise error
+    def _deliver_job(self, actor: str, done: JobDone) -> None:
+        self._send(self.lanes[actor, actor], done)
 
     def _blame(self, requests: list[int], reason: str) -> None:
         for request in requests:
@@ -377,6 +375,13 @@ class _Simulation:
             assert actor.core.idle, f"the {name} is not idle: {actor.core.statistics()}"
         pool = self.actors["kvpool"].core.statistics()
         assert pool.num_free_blocks == pool.num_blocks, f"blocks are held by nobody: {pool}"
+        self.laws.grammars.ended()
+        num_kept, num_known = (
+            len(self.grammars.compiled),
+            self.actors["grammar"].core.statistics().num_compiled,
+        )
+        assert num_kept == num_known, f"{num_kept} grammars are kept, and {num_known} known"
+        assert not self.grammars.rows, f"matchers are open: {sorted(self.grammars.rows)}"
         assert self.runner.num_rows == 0 or not self.runner.is_trusted, "the batch is not empty"
         self.sightings.see("step raised after its effect", self.runner.num_raised_late)
         self.sightings.see("never read", sum(each.reading == VANISHED for each in self.asked.values()))

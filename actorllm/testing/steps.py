@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler
 
-from .virtual import SECOND
+from .scenarios import SECOND
 
 MAX_STEPS = 100_000
 """A run that takes more steps of tasks is stuck in one moment: runs take some thousand."""

@@ -11,9 +11,9 @@ from ..engine.door import Door
 from ..engine.events import CacheNews
 from ..errors import EngineDied
 from ..messages import CacheEvents
+from .scenarios import SECOND
 from .steps import sleep, tick
 from .tables import Mirror
-from .virtual import SECOND
 
 ALL = 100_000
 """Room for all the news of a run."""

@@ -63,6 +63,8 @@ class Tables:
         for request in unpack_ids(message.finished):
             del self.rows[request]
         cached = {row.request: row.num_computed for row in message.new}
+        readers = [request for request, count in cached.items() if count and self.keys[request].skip_reading]
+        assert not readers, f"requests {readers}, which skip the prefix cache, find something there"
         for request, count in cached.items():
             self.rows[request] = Row(count, [[] for _ in self.groups.windows])
         blocks, at = unpack(message.blocks), 0

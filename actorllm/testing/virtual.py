@@ -5,18 +5,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from ..actors.jobs import Deliver, Work, do
 from ..cores import NEVER, Core
 from ..engine.topology import Bounds, Edge
 from ..errors import RequestFailed
-from ..messages import Job, RankDone, RankFailed, RunStep, StepDone, StepFailed, unpack_ids
+from ..messages import (
+    Job,
+    RankDone,
+    RankFailed,
+    RunStep,
+    Sampled,
+    SampleStep,
+    StepDone,
+    StepFailed,
+    unpack_ids,
+)
 from ..model.hash import HashRunner
 from .scenarios import Scenario
 
-SECOND = 1024
-"""Ticks; a power of two, so that times and their sums are exact."""
+T = TypeVar("T")
+Step = TypeVar("Step", RunStep, SampleStep)
 
 
 class Clock:
@@ -147,6 +157,7 @@ class SimulatedRunner(HashRunner):
         self.broken: Exception | None = None
         self.is_trusted = True
         self.num_raised_late = 0
+        self._rows: list[int] = []
         self._random = random
         self._raises = scenario.raises
         self._blame = blame
@@ -164,13 +175,21 @@ class SimulatedRunner(HashRunner):
         super().reset()
         self.is_trusted = True
 
-    def execute(self, step: RunStep) -> bytes:
+    def execute(self, step: RunStep) -> Sampled | None:
         """Run the step, or raise, before it or after it."""
+        self._rows = unpack_ids(step.rows)
+        return self._now_and_then(step, super().execute)
+
+    def sample(self, step: SampleStep) -> Sampled:
+        """Sample the step that waits, or raise, before it or after it."""
+        return self._now_and_then(step, super().sample)
+
+    def _now_and_then(self, step: Step, work: Callable[[Step], T]) -> T:
         draw = self._random.random()
         if draw < self._raises / 2:
             self._raise(step)
         try:
-            tokens = super().execute(step)
+            done = work(step)
             self.check()
         except Exception as error:
             self.broken = self.broken or error
@@ -178,7 +197,7 @@ class SimulatedRunner(HashRunner):
         if draw < self._raises:
             self.num_raised_late += 1
             self._raise(step)
-        return tokens
+        return done
 
     def command(self, action: str, argument: str) -> None:
         """Do what a command says, or raise, before it or after it."""
@@ -188,8 +207,8 @@ class SimulatedRunner(HashRunner):
         if draw < self._raises:
             raise RequestFailed(f"{action} was made to raise")
 
-    def _raise(self, step: RunStep) -> None:
+    def _raise(self, step: RunStep | SampleStep) -> None:
         error = RequestFailed(f"step {step.step} was made to raise")
         self.is_trusted = False
-        self._blame(unpack_ids(step.rows), str(error))
+        self._blame(self._rows, str(error))
         raise error

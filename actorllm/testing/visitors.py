@@ -1,6 +1,7 @@
 """Callers who come in by the door: tasks that read a Stream, and leave it in every way that there is."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,14 +13,15 @@ import trio
 from ..cores import NEVER
 from ..engine.cell import Bell, Cell
 from ..engine.door import Door
+from ..engine.logprobs import Position
 from ..engine.outputs import CompletionOutput, RequestOutput
-from ..engine.stream import Stream
+from ..engine.stream import Reading, Stream
 from ..errors import EngineClosed, EngineDied, RequestError
-from ..messages import Question, Terms
+from ..messages import Logprobs, Question, Sampling, Terms, pack
+from ..model.hash import END, VOCAB_SIZE
 from .callers import SLOW, VANISHED, Caller
-from .scenarios import Scenario
+from .scenarios import SECOND, Scenario
 from .steps import Steps, sleep, tick
-from .virtual import SECOND
 
 AT_A_STEP = "caller cancelled at a step"
 AT_A_TICK = "caller cancelled at a tick"
@@ -29,6 +31,9 @@ CLOSES = "stream closed"
 CLOSED = "stream closed by another task"
 LEAVINGS = (AT_A_STEP, AT_A_TICK, BREAKS, DROPS, CLOSES, CLOSED)
 """How a caller leaves before its answer has ended."""
+
+PIECES = [bytes([token]) if token < END else b"" for token in range(VOCAB_SIZE)]
+"""The bytes of each token."""
 
 LATE = "timed out at the door"
 
@@ -127,7 +132,8 @@ class Visitor:
 
     async def _ask(self, door: Door, nursery: trio.Nursery) -> None:
         """Only this frame holds the stream of one who drops it."""
-        stream = Stream(cast(Door, Entrance(door, self)), self.caller.question, self.plan.n)
+        question = self.caller.question
+        stream = Stream(cast(Door, Entrance(door, self)), question, self.plan.n, _reading(question.sampling))
         if self.plan.leaving == CLOSED:
             nursery.start_soon(self._close_later, stream)
         if self.caller.reading == VANISHED and self.plan.leaving in (None, AT_A_STEP, AT_A_TICK):
@@ -174,6 +180,8 @@ class Visitor:
             self.see("caller left at the door")
 
     def _take(self, output: RequestOutput) -> None:
+        if output.prompt_logprobs is not None:
+            self.answers[0].prompt_logprobs = _columns(output.prompt_logprobs[1:])
         for index, completion in enumerate(output.outputs):
             assert completion.index == index, f"answer {completion.index} in the place of {index}"
             self._take_one(self.answers[index], self.cells[index], completion)
@@ -185,6 +193,7 @@ class Visitor:
             self.see("cell merged")
         answer.text += completion.delta
         answer.tokens = list(completion.token_ids)
+        answer.logprobs = _columns(completion.logprobs or ())
         if self.plan.reads_whole and self.plan.leaving in (None, AT_A_STEP, AT_A_TICK):
             answer.text = completion.text
         assert completion.text == answer.text, "the deltas are not the text"
@@ -228,13 +237,15 @@ class Visitor:
 
     def _judge_one(self, answer: Caller, is_whole: bool, scenario: Scenario) -> None:
         cell = answer.cell
+        if cell is not self.cells[0]:
+            answer.prompt_logprobs = cell.prompt_logprobs
         assert cell.prompt in ([], self.cells[0].prompt), "another prompt than the first answer's"
         if not is_whole:
             answer.judge_beginning(scenario)
             return
         assert cell.finish_reason is not None, "the stream ended without an end"
         assert answer.ended, f"nobody told that it ended with {cell.finish_reason}"
-        unread = [*cell.parts, *cell.tokens]
+        unread = [*cell.parts, *cell.tokens, *cell.logprobs]
         assert not unread, f"the stream ended with {unread} unread"
         answer.judge(scenario)
 
@@ -243,11 +254,38 @@ def _seeded(question: Question, seed: int) -> Question:
     return replace(question, sampling=replace(question.sampling, seed=seed))
 
 
+def _reading(sampling: Sampling) -> Reading:
+    """A stream's, for who asks for these log-probabilities or those of the prompt."""
+    wants = sampling.logprobs is not None or bool(sampling.logprob_tokens)
+    return Reading(
+        pieces=PIECES if wants else None,
+        prompt_pieces=None if sampling.prompt_logprobs is None else PIECES,
+    )
+
+
+def _columns(positions: Sequence[Position | None]) -> list[Logprobs]:
+    """What was told of these tokens, as columns again."""
+    if not positions:
+        return []
+    each = [position or {} for position in positions]
+    found = [logprob for position in each for logprob in position.values()]
+    return [
+        Logprobs(
+            pack(map(len, each)),
+            pack(token for position in each for token in position),
+            struct.pack(f"<{len(found)}f", *(logprob.logprob for logprob in found)),
+            pack(logprob.rank for logprob in found),
+        )
+    ]
+
+
 def _nth(caller: Caller, index: int) -> Caller:
     """What is owed to this caller as answer `index`: that of the seed so many further on, in an int64."""
     question = caller.question
     if question.sampling.seed is not None:
         question = _seeded(question, c_int64(question.sampling.seed + index).value)
+    if index:
+        question = replace(question, sampling=replace(question.sampling, prompt_logprobs=None))
     return Caller(question, bad=caller.bad, reading=caller.reading, patience=None)
 
 

@@ -100,12 +100,15 @@ class AttentionGroup:
     blocks  int64 [G * B] their block ids; a row with fewer blocks is filled up with any
     mask    [G, 1, S * T, B * block_size] in the model's dtype, 0 where a token sees a key, else -inf; it
             repeats for each of the S query heads that share a key-value head
+    unseen  int64 places in G * B * block_size that no token of their row sees: what is there, even NaN,
+            is of others
     """
 
     num_rows: int
     tokens: Tensor | None
     blocks: Tensor
     mask: Tensor
+    unseen: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def plan_attention(
         mask = _mask(positions, table.shape[1] * block_size, dtype, window)
         mask = mask.expand(-1, queries_per_kv, -1, -1).reshape(len(own), 1, -1, mask.shape[-1])
         tokens = None if len(kinds) == 1 else (begins[own][:, None] + offsets).flatten()
-        groups.append(AttentionGroup(len(own), tokens, table.flatten(), mask))
+        unseen = _unseen(positions, table.shape[1] * block_size, window)
+        groups.append(AttentionGroup(len(own), tokens, table.flatten(), mask, unseen))
     return AttentionPlan(tuple(groups))
 
 
@@ -183,7 +187,9 @@ def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, scale: float, c
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, rows = cache.shape[3], group.num_rows
     shared = num_heads // num_kv_heads
-    key, value = cache.index_select(0, group.blocks).view(rows, -1, 2, num_kv_heads, head_dim).unbind(2)
+    held = cache.index_select(0, group.blocks)
+    held.flatten(0, 1).index_fill_(0, group.unseen, 0)  # a weight of 0 times NaN would be NaN
+    key, value = held.view(rows, -1, 2, num_kv_heads, head_dim).unbind(2)
     query = query.view(rows, -1, num_kv_heads, shared, head_dim).permute(0, 2, 3, 1, 4)
     length = query.shape[3]
     query = query.reshape(rows, num_kv_heads, shared * length, head_dim)
@@ -195,6 +201,15 @@ def _attend(query: Tensor, cache: Tensor, group: AttentionGroup, scale: float, c
         out = F.scaled_dot_product_attention(query, key, value, group.mask, scale=scale)
     out = out.view(rows, num_kv_heads, shared, length, head_dim).permute(0, 3, 1, 2, 4)
     return out.reshape(rows * length, num_heads * head_dim)
+
+
+def _unseen(positions: Tensor, num_keys: int, window: int) -> Tensor:
+    """Places of [G, num_keys] that no query at `positions` [G, T], which ascend, sees: int64."""
+    keys = torch.arange(num_keys)
+    unseen = keys > positions[:, -1:]
+    if window:
+        unseen |= keys <= positions[:, :1] - window
+    return unseen.flatten().nonzero().squeeze(1)
 
 
 def _mask(positions: Tensor, num_keys: int, dtype: torch.dtype, window: int) -> Tensor:

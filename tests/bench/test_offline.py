@@ -27,6 +27,7 @@ async def test_a_batch_is_counted() -> None:
     assert found.batches == 2
     assert found.steps >= 10  # each batch takes a step for each token of an answer
     assert found.step_ms == pytest.approx(report.duration_s * 1e3 / found.steps)
+    assert 0 < found.device_ms < found.step_ms
     assert found.loop_ms is None or 0 < found.loop_ms.p50 <= found.loop_ms.p99
     assert found.batch_ms is not None
     assert found.batch_ms.mean == pytest.approx(report.duration_s * 1e3 / 2)

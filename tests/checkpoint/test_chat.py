@@ -1,3 +1,4 @@
+import json
 from datetime import datetime
 from typing import Any
 
@@ -92,3 +93,61 @@ def test_without_a_template_the_error_says_so() -> None:
         ChatTemplate({}, {}).render([USER])
     with pytest.raises(InvalidRequest, match="this model has no chat template"):
         ChatTemplate({"rag": "x"}, {}).render([USER])
+
+
+PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "How is it?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"in": "Köln"}}}],
+    },
+    {"role": "tool", "content": "rain", "tool_call_id": "1"},
+]
+
+
+def test_a_template_that_knows_no_tools_is_told_of_them_in_messages() -> None:
+    first, _, last = render(PLAIN, *CALLED, tools=[WEATHER]).partition("[user]")
+    assert first.startswith("[system]")
+    assert json.dumps(WEATHER) in first
+    assert last == (
+        'How is it?[assistant]<tool_call>\n{"name": "weather", "arguments": {"in": "Köln"}}\n</tool_call>'
+        "[user]<tool_response>\nrain\n</tool_response>"
+    )
+    system = {"role": "system", "content": "Be kind."}
+    assert render(PLAIN, system, USER, tools=[WEATHER]).startswith("[system]Be kind.\n\nYou can call")
+
+
+def test_a_template_that_knows_tools_gets_the_messages_as_they_are() -> None:
+    known = PLAIN + "{{ tools }}{{ messages[1].tool_calls[0].function.arguments['in'] }}"
+    assert render(known, *CALLED) == "[user]How is it?[assistant]None[tool]rainNoneKöln"
+
+
+@pytest.mark.parametrize(
+    ("template", "ending"),
+    [
+        (PLAIN + "<end>", "[user]hi[assistant] Well "),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}<end>", "[assistant]Well"),
+    ],
+)
+def test_a_final_message_can_be_continued(template: str, ending: str) -> None:
+    last = {"role": "assistant", "content": " Well "}
+    assert render(template, USER, last, continue_final_message=True).endswith(ending)
+
+
+@pytest.mark.parametrize("content", ["", " ", None])
+def test_what_has_no_text_cannot_be_continued(content: str | None) -> None:
+    last = {"role": "assistant", "content": content}
+    with pytest.raises(InvalidRequest, match="no text in the prompt") as caught:
+        render(PLAIN, USER, last, continue_final_message=True)
+    assert caught.value.param == "continue_final_message"
+
+
+@pytest.mark.parametrize("content", ["<", "|", "end", "<|im_end|", "i", "m", "<|im_end|>", "x"])
+def test_a_final_message_that_looks_like_a_marker_is_continued(content: str) -> None:
+    chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    last = {"role": "assistant", "content": content}
+    text = render(chatml, USER, last, continue_final_message=True)
+    assert text == f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{content}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from actorllm.checkpoint import ChatTemplate, Tokenizer
 from actorllm.checkpoint.tokenizer import byte_alphabet
@@ -78,15 +78,111 @@ def test_ids_beyond_the_vocabulary_have_empty_pieces() -> None:
     assert tokenizer.decode([104, 299, 105]) == "hi"
 
 
-def test_another_decoder_is_refused() -> None:
-    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    backend.decoder = decoders.WordPiece()
-    with pytest.raises(
-        UnsupportedModel, match="decoder WordPiece; supported are byte-level and sentencepiece"
-    ):
-        _ = Tokenizer(backend, NO_CHAT).pieces
-    with pytest.raises(UnsupportedModel, match="decoder none"):
-        _ = Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), NO_CHAT).pieces
+def decoded_by(decoder: Any, *pieces: str) -> Tokenizer:
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=pieces[0]))
+    backend.decoder = decoder
+    return Tokenizer(backend, NO_CHAT)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "kinds"),
+    [
+        (None, "none"),
+        (decoders.BPEDecoder(), "BPEDecoder"),
+        (decoders.CTC(), "CTC"),
+        (decoders.Fuse(), "Fuse"),
+        (decoders.Replace("a", "b"), "Replace"),
+        (decoders.Replace(tokenizers.Regex("▁+"), " "), "Replace"),
+        (decoders.Sequence([decoders.Metaspace(), decoders.BPEDecoder()]), "Metaspace [+] BPEDecoder"),
+        (decoders.Sequence([decoders.Replace("▁", " "), decoders.Replace("a", "b")]), "Replace [+] Replace"),
+        (decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)]), "Replace [+] Strip"),
+        (decoders.Sequence([decoders.ByteLevel(), decoders.CTC()]), "ByteLevel [+] CTC"),
+    ],
+)
+def test_another_decoder_is_refused(decoder: Any, kinds: str) -> None:
+    supported = "supported are byte-level, sentencepiece and WordPiece"
+    with pytest.raises(UnsupportedModel, match=f"the tokenizer's decoder {kinds}; {supported}"):
+        decoded_by(decoder, "a").load()
+
+
+def test_a_decoder_may_strip_the_whole_text() -> None:
+    assert decoded_by(decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)]), "Ġa").pieces == (
+        b" a",
+    )
+
+
+def test_pieces_of_a_wordpiece_vocabulary() -> None:
+    words = ["[UNK]", "hello", "##ing", "##", "#", "##b##c", ".", "n't", "'s", "do not", "a ' b"]
+    spaced = b" [UNK]| hello|ing|| #|b##c| .| n't| 's| do not| a ' b"
+    tidy = b" [UNK]| hello|ing|| #|b##c|.|n't|'s| don't| a'b"
+    assert b"|".join(decoded_by(decoders.WordPiece(cleanup=False), *words).pieces) == spaced
+    assert b"|".join(decoded_by(decoders.WordPiece(), *words).pieces) == tidy
+    pieces = decoded_by(decoders.WordPiece(prefix="+", cleanup=False), "a", "+a", "##a").pieces
+    assert pieces == (b" a", b"a", b" ##a")
+    assert (
+        decoded_by(decoders.WordPiece(), *words).decode(range(11)) == "[UNK] helloing #b##c.n't's don't a'b"
+    )
+
+
+def test_words_bring_their_space_but_a_text_does_not_begin_with_one() -> None:
+    tokenizer = decoded_by(decoders.WordPiece(), "##ing", "sing", ".")
+    assert b"".join(tokenizer.pieces[number] for number in (1, 0, 1, 2)) == b" singing sing."
+    assert tokenizer.decode([1, 0, 1, 2]) == "singing sing."
+    assert tokenizer.decode([0, 1]) == "##ing sing"
+
+
+@pytest.mark.parametrize("mark", ["▁", "_"])
+def test_spaces_of_a_sentencepiece_vocabulary(mark: str) -> None:
+    words = ["▁", "▁▁▁", "▁a▁", "a", " ", "é▁"]
+    for decoder in (decoders.Metaspace(replacement=mark), decoders.Replace(mark, " ")):
+        tokenizer = decoded_by(decoder, *(word.replace("▁", mark) for word in words))
+        assert tokenizer.pieces == (b" ", b"   ", b" a ", b"a", b" ", "é ".encode())
+
+
+def test_byte_tokens_may_be_written_small() -> None:
+    steps = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
+    pieces = decoded_by(steps, "<0xc3>", "<0xA9>", "<0x00>", "<0xG0>", "<0x0>", "a<0x00>").pieces
+    assert pieces == (b"\xc3", b"\xa9", b"\0", b"<0xG0>", b"<0x0>", b"a<0x00>")
+
+
+def test_marks_in_added_tokens_of_a_sentencepiece_vocabulary_are_spaces() -> None:
+    """As in Gemma's vocabulary, whose runs of spaces are added tokens, too."""
+    tokenizer = sentencepiece([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.backend.add_tokens([AddedToken("▁▁", normalized=False), AddedToken("▁▁▁▁"), AddedToken("a  b")])
+    vocabulary = tokenizer.backend.get_vocab()
+    ids = [vocabulary[token] for token in ("▁▁", "▁▁▁▁", "a  b")]
+    assert [tokenizer.pieces[number] for number in ids] == [b"  ", b"    ", b"a  b"]
+    assert tokenizer.decode(ids) == "      a  b"
+
+
+def test_an_added_token_of_a_byte_level_vocabulary_is_its_content() -> None:
+    """The library takes it for bytes, if it can be read as such."""
+    tokenizer = byte_level()
+    tokenizer.backend.add_tokens([AddedToken("õõ", normalized=False), AddedToken("ĠĠ", normalized=False)])
+    ids = tokenizer.encode("õõĠĠ")
+    assert [tokenizer.pieces[number] for number in ids] == ["õõ".encode(), "ĠĠ".encode()]
+    assert tokenizer.decode(ids) == "\ufffd\ufffd  "
+
+
+def test_a_piece_that_is_not_all_in_the_byte_alphabet_is_its_text() -> None:
+    pieces = ["Ġé", "é é", "\u00a0", "é\u00ad", "日Ġ", "Ġa\n"]
+    tokenizer = decoded_by(decoders.ByteLevel(), *pieces)
+    assert tokenizer.pieces == (b" \xe9", *(piece.encode() for piece in pieces[1:]))
+    assert tokenizer.decode(range(1, 6)) == "".join(pieces[1:])
+
+
+def test_a_text_may_be_given_a_first_space() -> None:
+    vocabulary = {"<unk>": 0, "▁": 1, "b": 2, "é": 3}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    marks = decoders.Replace("▁", " ")
+    backend.decoder = decoders.Sequence([marks, decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer = Tokenizer(backend, NO_CHAT)
+    ids = tokenizer.encode("bé  b")
+    assert ids == [1, 2, 3, 1, 1, 2]
+    assert b"".join(tokenizer.pieces[number] for number in ids).decode() == " bé  b"
+    assert tokenizer.decode(ids) == "bé  b"
 
 
 def test_decoding_with_and_without_special_tokens() -> None:

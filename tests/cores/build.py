@@ -12,6 +12,7 @@ from actorllm.cores.policy import Fcfs, Policy
 from actorllm.cores.scheduler import Scheduler
 from actorllm.messages import (
     Abort,
+    Advance,
     CacheEvents,
     Compile,
     Drop,
@@ -20,11 +21,13 @@ from actorllm.messages import (
     FromScheduler,
     GrammarReady,
     Limits,
+    MaskStep,
     Release,
     Reserve,
     Reserved,
     ResetPool,
     RunStep,
+    SampleStep,
     Sampling,
     Seen,
     StepDone,
@@ -38,6 +41,7 @@ from actorllm.messages import (
     unpack_ids,
 )
 from actorllm.model.hash import END, HashRunner, naive_tokens
+from actorllm.testing.grammars import WORDS
 
 BOOM = Fault("RequestFailed", "boom")
 GREEDY = Sampling(temperature=0.0, seed=0)
@@ -298,6 +302,7 @@ class Ring:
         }
         self.to_pool: deque[Reserve | Release | ResetPool] = deque()
         self.to_device: deque[RunStep] = deque()
+        self.asked: dict[int, MaskStep] = {}
         self.epoch = 0
         self.prompts: dict[int, list[int]] = {}
         self.max_tokens: dict[int, int] = {}
@@ -352,7 +357,9 @@ class Ring:
                     assert self.endings.setdefault(ending.request, ending) is ending
                 if message.requests:
                     self.to_scheduler["seen"].append(Seen(step))
-            case Drop():
+            case MaskStep(step):
+                self.asked[step] = message
+            case Drop() | Advance():
                 pass
 
     def run_pool(self) -> None:
@@ -366,7 +373,7 @@ class Ring:
         """The next step is done or fails; those of an epoch that has failed are skipped."""
         while self.to_device and self.to_device[0].epoch < self.epoch:
             self.to_device.popleft()
-        if not self.to_device:
+        if not self.to_device or (self.to_device[0].waits and self.to_device[0].step not in self.asked):
             return
         step = self.to_device.popleft()
         if fails:
@@ -376,8 +383,13 @@ class Ring:
             self.to_scheduler["device"].append(StepFailed(step.step, step.epoch, BOOM))
         else:
             sampled = self.device.execute(step)
+            if sampled is None:
+                asked = self.asked.pop(step.step)
+                assert asked.epoch == step.epoch
+                free = b"\xff" * 4 * WORDS * len(unpack_ids(asked.requests))
+                sampled = self.device.sample(SampleStep(step.step, step.epoch, asked.requests, free))
             self.device.check()
-            self.to_scheduler["device"].append(StepDone(step.step, step.epoch, sampled))
+            self.to_scheduler["device"].append(StepDone(step.step, step.epoch, sampled.tokens))
 
     def act(self) -> None:
         """Anything may happen."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorllm.cores.batch import Batch, BatchStatistics, StepInputs
+from actorllm.cores.batch import Batch, BatchStatistics
+from actorllm.cores.inputs import StepInputs
 from actorllm.messages import NewRow, RunStep, Sampling, pack, pack_ids
 
 GREEDY = Sampling(temperature=0.0)
@@ -177,7 +178,8 @@ class Naive:
 
 def expected(rows: list[tuple[Naive, int, bool]]) -> dict[str, list[Any]]:
     """The inputs of a step, one token at a time."""
-    out: dict[str, list[Any]] = {name: [] for name in StepInputs.__slots__}
+    besides = ("requests", "extras", "prompts")
+    out: dict[str, list[Any]] = {name: [] for name in StepInputs.__slots__ if name not in besides}
     out["query_start_loc"].append(0)
     out["slot_mapping"] = [[] for _ in range(NUM_GROUPS)]
     out["block_table"] = [[] for _ in range(NUM_GROUPS)]
@@ -261,6 +263,7 @@ def test_random_diffs_agree_with_lists(data: st.DataObject) -> None:
         wanted = expected([(rows[request], n, samples) for request, n, samples, _ in planned])
         for name, column in wanted.items():
             assert getattr(inputs, name).tolist() == column, name
+        assert inputs.requests.tolist() == [row[0] for row in planned if row[2]]
         sampled = [data.draw(st.integers(0, 2**31 - 1)) for _, _, samples, _ in planned if samples]
         batch.append(sampled)
         batch.check()
@@ -295,6 +298,7 @@ def test_rows_that_go_on_decoding_agree_with_lists() -> None:
         for name, column in wanted.items():
             got = getattr(inputs, name).tolist()
             assert got == [0 if value is None else value for value in column], name
+        assert inputs.requests.tolist() == order
         batch.append([100 + request for request in order])
         batch.check()
         for request in order:

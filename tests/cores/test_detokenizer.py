@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -62,6 +62,14 @@ def say(detokenizer: Detokenizer, *messages: Tokens) -> tuple[FromDetokenizer, .
     said = detokenizer.poll(0.0)
     detokenizer.check()
     return said
+
+
+def test_hits_in_the_cache_go_with_the_first_delta_of_what_is_open() -> None:
+    detokenizer = opened(1, 2, 3)
+    say(detokenizer, tokens(1, (3, b"c"), endings=[Ending(3, "abort")]))
+    told = replace(tokens(2, (1, b"a"), (2, b"b")), hits=pack_ids([2, 3]), num_cached=pack([16, 32]))
+    deltas = (Delta(1, "a", column(b"a")), Delta(2, "b", column(b"b"), num_cached=16))
+    assert say(detokenizer, told) == (Text(2, deltas),)
 
 
 def test_tokens_become_a_text() -> None:

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from actorllm.cores import NEVER
 from actorllm.cores.kvpool import KVPool
 from actorllm.messages import (
     CacheEvents,
+    CacheKey,
+    Keyed,
     PoolReset,
     Reserve,
     Reserved,
@@ -90,6 +92,26 @@ def test_one_token_at_least_is_computed(length: int, cached: int) -> None:
     released(pool, 1, range(12), 12)
     (grant,) = lines(pool, reserve(waiting=[Want(2, range(length))]))
     assert (grant.cached, grant.tokens) == (cached, length - cached)
+
+
+def test_a_request_that_skips_the_cache_computes_all_and_others_hit_what_it_left() -> None:
+    pool = KVPool(16, 4)
+    released(pool, 1, range(10), 10)
+    skips = replace(reserve(waiting=[Want(2, range(10))]), keys=(Keyed(2, CacheKey(skip_reading=True)),))
+    (grant,) = lines(pool, skips)
+    assert (grant.cached, grant.tokens) == (0, 10)
+    pool.feed(release(2, 10))
+    (grant,) = lines(pool, reserve(waiting=[Want(3, range(10))]))
+    assert grant.cached == 8
+
+
+def test_a_request_that_skips_the_cache_waits_for_nobody_who_computes_the_same() -> None:
+    pool = KVPool(16, 4)
+    twins = replace(
+        reserve(waiting=[Want(1, range(10)), Want(2, range(10))], in_flight=True),
+        keys=(Keyed(2, CacheKey(skip_reading=True)),),
+    )
+    assert [(grant.request, grant.cached) for grant in lines(pool, twins)] == [(1, 0), (2, 0)]
 
 
 def test_a_block_hits_only_behind_the_same_blocks() -> None:

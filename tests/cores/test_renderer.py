@@ -133,7 +133,7 @@ def test_rendered_text_is_held_to_the_same_limits() -> None:
 
 def test_a_stop_token_outside_the_vocabulary_is_refused() -> None:
     said = say(renderer(), render(1, [5], Limits(4, (99, 100))))
-    assert said == refusal("stop token id 100 is outside the vocabulary of 100", "stop_token_ids")
+    assert said == refusal("stop_token_ids: token id 100 is outside the vocabulary of 100", "stop_token_ids")
 
 
 def test_a_job_that_failed_fails_its_request_alone() -> None:

@@ -132,7 +132,7 @@ def test_a_new_row_brings_its_tokens_and_what_the_cache_holds_of_them() -> None:
     ring.done(50)
     ring.done()
     ring.feed(submit(2, range(9), max_tokens=1))
-    assert ring.steps[-1].new == (NewRow(2, pack(range(9)), 8, GREEDY),)
+    assert ring.steps[-1].new == (NewRow(2, pack(range(9)), 8, GREEDY, 9),)
     assert ring.planned == [(2, 1, 1)]
     assert (unpack(ring.steps[-1].num_blocks), unpack(ring.steps[-1].blocks)) == ([3], [0, 1, 2])
 
@@ -303,9 +303,9 @@ def test_an_abort_of_a_waiting_request_ends_it_at_once() -> None:
 def test_an_abort_of_a_request_whose_grammar_compiles_waits_for_the_answer() -> None:
     core = scheduler()
     assert say(core, submit(1, [1], grammar="g")) == (Compile(1, "g"),)
+    assert say(core, Abort(1)) == (Drop(1),)
     assert say(core, Abort(1)) == ()
     said = say(core, GrammarReady(1))
-    assert said[0] == Drop(1)
     assert only(said, Tokens).endings == (Ending(1, "abort"),)
     assert core.idle
 
@@ -410,6 +410,22 @@ def test_the_late_token_of_a_preempted_request_is_kept() -> None:
     assert tokens(only(said, Tokens)) == [(1, 7), (2, 8)]
     assert wants(only(said, Reserve)) == [Want(1, [7], 1, 2, 3), Want(2, [8], 3)]
     assert core.statistics().num_tokens_generated == 2
+
+
+def test_what_was_in_the_cache_is_told_once_with_the_first_token() -> None:
+    core = scheduler()
+    asked = only(say(core, submit(1, [1, 2, 3]), submit(2, [1, 2, 4])), Reserve)
+    first = only(say(core, reserved(asked, Grant(1, 0, 3, [0, 1]), Grant(2, 2, 1, [0, 2]))), RunStep)
+    said = say(core, done(first, 7, 8))
+    told = only(said, Tokens)
+    assert (unpack_ids(told.hits), unpack(told.num_cached)) == ([2], [2])
+    again = only(say(core, reserved(only(said, Reserve), Grant(1, 0, 1), preempted=[2])), RunStep)
+    said = say(core, done(again, 9))
+    assert only(said, Tokens).hits == b""
+    asked = only(said, Reserve)
+    assert [want.request for want in wants(asked)] == [1, 2]
+    third = only(say(core, reserved(asked, Grant(1, 0, 1), Grant(2, 2, 2, [0, 3]))), RunStep)
+    assert only(say(core, done(third, 10, 11)), Tokens).hits == b""
 
 
 def test_a_preempted_request_is_not_offered_while_a_step_that_carried_it_is_out() -> None:
@@ -528,7 +544,7 @@ def test_a_request_whose_step_is_lost_keeps_its_tokens_and_starts_again() -> Non
     asked = only(say(core, failed, reserved(asked, Grant(2, 0, 1))), Reserve)
     assert (asked.epoch, wants(asked)) == (1, [Want(2, [3, 4, 8], 3)])
     said = say(core, reserved(asked, Grant(2, 0, 3, [0, 1])))
-    assert only(said, RunStep).new == (NewRow(2, pack([3, 4, 8]), 0, GREEDY),)
+    assert only(said, RunStep).new == (NewRow(2, pack([3, 4, 8]), 0, GREEDY, 2),)
 
 
 def test_a_reserved_of_the_failed_epoch_is_ignored() -> None:

@@ -96,6 +96,12 @@ def test_special_tokens_are_hidden_on_demand() -> None:
     assert decode_in_pieces(Decoder(words, [], False), [[0, 1, 0]]) == "<s>a<s>"
 
 
+def test_only_one_space_between_special_tokens_is_left_out() -> None:
+    words = Words([b" <s>", b"  </s>", b" a"], frozenset({0, 1}))
+    decoder = Decoder(words, [0], False, spaces_between_special_tokens=False)
+    assert decode_in_pieces(decoder, [[0, 1], [0], [2, 2, 1]]) == " <s> </s><s> a a  </s>"
+
+
 def test_tokens_beyond_the_vocabulary_give_no_text() -> None:
     decoder = Decoder(Words([b"a", b"b"]), [2], False)
     assert decode_in_pieces(decoder, [[0, 2], [150_000], [1]]) == "ab"

@@ -7,10 +7,13 @@ from actorllm.messages import (
     FromWorker,
     Job,
     JobDone,
+    Logprobs,
+    PromptLogprobs,
     RankDone,
     RankFailed,
     RunStep,
     Sampled,
+    SampleStep,
     ToWorker,
 )
 
@@ -18,8 +21,12 @@ FAULT = Fault("RequestFailed", "boom")
 REFUSED = Fault("RequestFailed", "an earlier step failed")
 
 
-def step(number: int, epoch: int = 0) -> RunStep:
-    return RunStep(number, epoch, (), b"", b"", b"", b"", b"", b"")
+def step(number: int, epoch: int = 0, waits: bool = False) -> RunStep:
+    return RunStep(number, epoch, (), b"", b"", b"", b"", b"", b"", waits)
+
+
+def masks(number: int, epoch: int = 0) -> SampleStep:
+    return SampleStep(number, epoch, b"", b"")
 
 
 def say(core: Worker, *messages: ToWorker) -> tuple[FromWorker, ...]:
@@ -79,3 +86,56 @@ def test_a_job_out_of_order_is_an_error() -> None:
     say(core, step(1), step(2))
     with pytest.raises(AssertionError, match="step 2 came before step 1"):
         core.feed(JobDone(2, Sampled(b"")))
+
+
+def test_a_step_that_waits_is_two_jobs_and_those_behind_it_wait_too() -> None:
+    core = Worker(0)
+    assert say(core, step(1, waits=True), step(2)) == (Job(1, step(1, waits=True)),)
+    assert core.statistics().steps_queued == 2
+    assert say(core, JobDone(1)) == ()
+    assert say(core, masks(1)) == (Job(1, masks(1)), Job(2, step(2)))
+    said = say(core, JobDone(1, Sampled(b"a")), JobDone(2, Sampled(b"b")))
+    assert said == (RankDone(0, 1, 0, b"a"), RankDone(0, 2, 0, b"b"))
+    assert core.idle
+
+
+def test_masks_may_come_before_their_step_and_while_it_runs() -> None:
+    core = Worker(0)
+    assert say(core, masks(1)) == ()
+    assert not core.idle
+    first, second = step(1, waits=True), step(2, waits=True)
+    assert say(core, first, second) == (Job(1, first), Job(1, masks(1)), Job(2, second))
+    assert say(core, masks(2)) == (Job(2, masks(2)),)
+
+
+def test_what_waits_in_a_failed_epoch_is_forgotten_with_its_masks() -> None:
+    core = Worker(0)
+    say(core, step(1, waits=True), step(2))
+    assert say(core, JobDone(1, fault=FAULT)) == (RankFailed(0, 1, 0, FAULT),)
+    assert say(core, masks(1)) == ()
+    assert core.idle
+    assert say(core, step(1, epoch=1, waits=True)) == (Job(1, step(1, epoch=1, waits=True)),)
+
+
+def test_masks_of_an_older_epoch_are_not_heard() -> None:
+    core = Worker(0)
+    say(core, step(1, waits=True), JobDone(1))
+    assert say(core, step(2, epoch=1, waits=True)) == (Job(2, step(2, epoch=1, waits=True)),)
+    assert say(core, masks(1), masks(2, epoch=0)) == ()
+    assert say(core, masks(2, epoch=1)) == (Job(2, masks(2, epoch=1)),)
+
+
+def test_masks_of_the_next_epoch_may_come_first() -> None:
+    core = Worker(0)
+    say(core, step(1, waits=True), masks(2, epoch=1), JobDone(1, fault=FAULT))
+    later = step(2, epoch=1, waits=True)
+    assert say(core, later) == (Job(2, later), Job(2, masks(2, epoch=1)))
+
+
+def test_what_a_step_tells_besides_its_tokens_is_passed_on() -> None:
+    core = Worker(0)
+    say(core, step(1))
+    told = Logprobs(b"c", b"t", b"v", b"r")
+    prompts = (PromptLogprobs(1, 1, told),)
+    said = say(core, JobDone(1, Sampled(b"a", None, told, prompts)))
+    assert said == (RankDone(0, 1, 0, b"a", None, told, prompts),)

@@ -1,13 +1,17 @@
 """Engines on the HashModel, and what they must answer."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
-from actorllm import EngineConfig, Parts, SamplingParams
+import anyio
+
+from actorllm import Engine, EngineConfig, Parts, RequestOutput, SamplingParams
 from actorllm.actors.worker import Runner
 from actorllm.checkpoint import Checkpoint
 from actorllm.cores.policy import Policy, Rankable
-from actorllm.messages import RunStep, Sampling, pack
+from actorllm.engine.stream import Stream
+from actorllm.messages import RunStep, Sampled, Sampling, pack
 from actorllm.model.hash import HashRunner, naive_tokens
 
 END = frozenset({256})
@@ -53,6 +57,27 @@ def text(tokens: list[int]) -> str:
     return bytes(token for token in tokens if token < 256).decode(errors="replace")
 
 
+async def together(engine: Engine, streams: Sequence[Stream]) -> list[RequestOutput]:
+    """The whole answers of requests that are all there before the first step is planned, and in this order.
+
+    So how they meet in the pool does not depend on how fast the machine lets them come.
+    """
+    answers: dict[int, RequestOutput] = {}
+
+    async def collect(index: int) -> None:
+        answers[index] = await streams[index]
+
+    await engine.pause()
+    for stream in streams:
+        await stream.accepted()
+    await engine.resume()
+    async with anyio.create_task_group() as nursery:
+        for index in range(len(streams)):
+            nursery.start_soon(collect, index)
+    await engine.check()
+    return [answers[index] for index in range(len(streams))]
+
+
 class Fails(HashRunner):
     """A model that raises in the first steps of some numbers, and whenever it meets a poisoned token."""
 
@@ -61,7 +86,7 @@ class Fails(HashRunner):
         self._steps = steps
         self._poison = pack([poison])
 
-    def execute(self, step: RunStep) -> bytes:
+    def execute(self, step: RunStep) -> Sampled | None:
         poisoned = any(row.tokens.startswith(self._poison) for row in step.new)
         if step.step in self._steps or poisoned:
             raise FloatingPointError("the model met a NaN")

@@ -7,7 +7,7 @@ from typing import Any
 from actorllm import EngineConfig, Parts, Tap
 from actorllm.actors.worker import OpenRunner, Runner, open_runner
 from actorllm.checkpoint import Checkpoint
-from actorllm.messages import RunStep, Submit, unpack, unpack_ids
+from actorllm.messages import RunStep, Sampled, Submit, unpack, unpack_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Gated:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, step: RunStep) -> bytes:
+    def execute(self, step: RunStep) -> Sampled | None:
         assert self._gate.wait(30), "the gate stays closed"
         return self._runner.execute(step)
 

@@ -1,11 +1,12 @@
 """n answers to one prompt: ordinary requests with seeds of their own that share the prompt's KV."""
 
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
-from actorllm import Engine, InvalidRequest, SamplingParams
+from actorllm import Engine, InvalidRequest, RequestOutputKind, SamplingParams
 from actorllm.messages import Sampling
 
 from .build import config, expected, failing, prompts
@@ -44,6 +45,20 @@ async def test_the_prompt_is_computed_once() -> None:
     assert statistics["scheduler"]["num_tokens_computed"] == computed
 
 
+@pytest.mark.parametrize(("skip", "times"), [(None, 1), (True, 4)])
+async def test_a_prompt_that_is_told_of_is_computed_once_unless_the_cache_is_not_to_be_read(
+    skip: bool | None, times: int
+) -> None:
+    params = replace(FIVE, n=4, max_tokens=2, prompt_logprobs=1, skip_reading_prefix_cache=skip)
+    prompt = [index % 256 for index in range(200)]
+    async with Engine(config()) as engine:
+        output = await engine.generate(prompt, params)
+        statistics = await engine.statistics()
+    assert len(output.prompt_logprobs or ()) == 200
+    computed = times * 200 + (4 - times) * 8 + 4
+    assert statistics["scheduler"]["num_tokens_computed"] == computed
+
+
 async def test_deltas_of_each_answer_join_to_its_text() -> None:
     texts = [""] * 5
     async with Engine(config()) as engine:
@@ -70,6 +85,22 @@ async def test_more_answers_than_seats() -> None:
     async with Engine(config(max_requests=2)) as engine:
         output = await engine.generate(PROMPT, params)
         assert (await engine.statistics())["door"]["num_open"] == 0
+    assert [answer.num_tokens for answer in output.outputs] == [5] * 7
+
+
+async def test_more_answers_than_seats_for_who_reads_only_the_end() -> None:
+    final = RequestOutputKind.FINAL_ONLY
+    params = SamplingParams(n=7, max_tokens=5, seed=1, ignore_eos=True, output_kind=final)
+    async with Engine(config(max_requests=2)) as engine:
+        with anyio.fail_after(10):
+            outputs = [output async for output in engine.generate(PROMPT, params)]
+        held = engine.generate(PROMPT, replace(params, max_tokens=100))
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(anext, held, None)
+            await anyio.wait_all_tasks_blocked()
+            held.close()
+        await engine.check()
+    (output,) = outputs
     assert [answer.num_tokens for answer in output.outputs] == [5] * 7
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from actorllm import Engine, EngineConfig, Parts, SamplingParams
 from actorllm.checkpoint import open_checkpoint
-from actorllm.params import Service
+from actorllm.service import Service
 
 from .build import config, expected
 from .steps import Steps

@@ -18,7 +18,7 @@ from actorllm import (
     UnsupportedModel,
     UsageError,
 )
-from actorllm.messages import RunStep
+from actorllm.messages import RunStep, Sampled
 from actorllm.model.hash import HashRunner
 
 from .build import POISON, Crashing, config, expected, failing, prompts
@@ -78,17 +78,17 @@ async def test_wrong_params_are_named() -> None:
     async with Engine(config()) as engine:
         with pytest.raises(InvalidRequest, match="params must be SamplingParams, not dict"):
             engine.generate(GOOD, {"max_tokens": 5})  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequest, match="stop token id 5000 is outside") as caught:
+        with pytest.raises(InvalidRequest, match="stop_token_ids: token id 5000 is outside") as caught:
             await engine.generate(GOOD, SamplingParams(stop_token_ids=[5000]))
         assert caught.value.param == "stop_token_ids"
 
 
-async def test_a_grammar_is_refused_by_its_actor() -> None:
+async def test_a_grammar_that_is_none_is_refused_by_its_actor() -> None:
     async with Engine(config()) as engine:
-        with pytest.raises(InvalidRequest, match="structured outputs are not available") as caught:
-            await engine.generate(GOOD, SamplingParams(structured_outputs={"regex": "a+"}))
-        assert caught.value.param == "structured_outputs"
-        assert (await engine.statistics())["grammar"]["num_refused"] == 1
+        with pytest.raises(InvalidRequest, match="regex") as caught:
+            await engine.generate(GOOD, SamplingParams(structured_outputs={"regex": "(a"}))
+        assert caught.value.param == "structured_outputs.regex"
+        assert (await engine.statistics())["grammar"]["num_failed"] == 1
         await engine.check()
 
 
@@ -240,7 +240,7 @@ class Panic(BaseException):
 class Panics(HashRunner):
     """A model whose library panics in every step but the first."""
 
-    def execute(self, step: RunStep) -> bytes:
+    def execute(self, step: RunStep) -> Sampled | None:
         if step.step > 1:
             raise Panic("a library gave up")
         return super().execute(step)

@@ -59,7 +59,6 @@ async def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
 async def test_equal_prompts_of_the_default_model_are_computed_once() -> None:
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     settings = EngineConfig(
-        dtype="float32",
         num_gpu_blocks_override=160,
         max_num_batched_tokens=BUDGET,
         max_num_seqs=COUNT,

@@ -13,15 +13,27 @@ from typing import Any
 import anyio
 import pytest
 
-from actorllm import ConfigError, Engine, EngineConfig, EngineDied, Parts, RequestFailed, SamplingParams
+from actorllm import (
+    ConfigError,
+    Engine,
+    EngineConfig,
+    EngineDied,
+    Parts,
+    RequestFailed,
+    SamplingParams,
+    Stream,
+)
 from actorllm.checkpoint import open_checkpoint
 from actorllm.cores.kvpool import KVPool
 from actorllm.cores.scheduler import Scheduler
 from actorllm.engine import record
-from actorllm.engine.record import open_recorder
+from actorllm.engine.record import open_recorder, shared_objects
 from actorllm.engine.segments import OLDER
+from actorllm.engine.snapshot import load
 from actorllm.messages import Rendered, Reserved, ResetPool
+from actorllm.testing.grammars import SimulatedGrammars
 from actorllm.testing.replay import Report, replay
+from actorllm.wire.recording import RecordingReader
 
 from .build import POISON, Crashing, config, expected, failing, prompts
 
@@ -29,27 +41,38 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PARAMS = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
 SMALL = 1 << 17
-TOKENIZER = open_checkpoint("hash").tokenizer()
 
 
 async def storm(engine: Engine, count: int = 24) -> None:
-    """Requests of every fate, all at once; those that are to end by themselves have their tokens."""
+    """Requests of every fate, all there before the first step; what ends by itself has its tokens."""
 
-    async def ask(index: int, prompt: list[int]) -> None:
+    def ask(index: int, prompt: list[int]) -> Stream:
         if index % 6 == 1:
-            await engine.generate(bytes(token % 128 for token in prompt).decode(), PARAMS, tenant="text")
-        elif index % 6 == 2:
-            await anext(engine.generate(prompt, PARAMS))
-        elif index % 6 == 3:
-            await engine.generate(prompt, PARAMS, queue_timeout=0.002, priority=index)
-        elif index % 6 == 4:
-            await engine.generate(prompt, SamplingParams(max_tokens=30, seed=index, stop=["e", "é"]))
-        else:
-            assert list((await engine.generate(prompt, PARAMS)).token_ids) == expected(prompt, PARAMS)
+            text = bytes(token % 128 for token in prompt).decode()
+            return engine.generate(text, PARAMS, tenant="text")
+        if index % 6 == 3:
+            return engine.generate(prompt, PARAMS, queue_timeout=0.002, priority=index)
+        if index % 6 == 4:
+            return engine.generate(prompt, SamplingParams(max_tokens=30, seed=index, stop=["e", "é"]))
+        return engine.generate(prompt, PARAMS)
 
+    async def read(index: int, prompt: list[int], stream: Stream) -> None:
+        if index % 6 == 2:
+            await anext(stream)
+            stream.close()
+        elif index % 6 in (0, 5):
+            assert list((await stream).token_ids) == expected(prompt, PARAMS)
+        else:
+            await stream
+
+    asked = [(index, prompt, ask(index, prompt)) for index, prompt in enumerate(prompts(count))]
+    await engine.pause()
+    for _, _, stream in asked:
+        await stream.accepted()
+    await engine.resume()
     async with anyio.create_task_group() as nursery:
-        for index, prompt in enumerate(prompts(count)):
-            nursery.start_soon(ask, index, prompt)
+        for each in asked:
+            nursery.start_soon(read, *each)
     await engine.check()
 
 
@@ -131,6 +154,46 @@ async def test_the_oldest_turns_make_room_and_each_file_stands_alone(tmp_path: P
     assert [report.difference for report in reports] == [None, None]
     assert [report.cut for report in reports] == [False, False]
     assert reports[1].num_turns > 20
+
+
+async def test_a_segment_can_begin_in_the_middle_of_answers_under_grammars(tmp_path: Path) -> None:
+    path = tmp_path / "turns"
+    asked = [
+        SamplingParams(
+            max_tokens=60, seed=index, logprobs=2, structured_outputs={"regex": f"[a-z]{{{size}}}"}
+        )
+        for index, size in enumerate([40, 50, 50, 50, 60, 60])
+    ]
+    async with Engine(recorded(path, record_max_bytes=SMALL)) as engine:
+
+        async def ask(params: SamplingParams) -> None:
+            while (await engine.statistics())["record"]["num_segments"] < 4:
+                answer = await engine.generate([1, 2, 3], params)
+                assert len(answer.outputs[0].logprobs or ()) == len(answer.token_ids)
+
+        async with anyio.create_task_group() as nursery:
+            for params in asked:
+                nursery.start_soon(ask, params)
+        statistics = (await engine.statistics())["record"]
+        await engine.check()
+    assert statistics["died"] is None
+    assert max(map(num_open, files_in(tmp_path))) > 0
+    for file in files_in(tmp_path):
+        report = await again(file)
+        assert report.difference is None, str(report.difference)
+
+
+def num_open(path: Path) -> int:
+    """The matchers that are open where the recording begins."""
+    reader = RecordingReader()
+    reader.feed(path.read_bytes())
+    header, snapshots = reader.poll_header(), reader.poll_snapshots()
+    assert header is not None
+    assert snapshots is not None
+    tokenizer = open_checkpoint("hash").tokenizer()
+    grammar: Any = load(snapshots["grammar"], shared_objects(tokenizer, SimulatedGrammars()))
+    num_matchers: int = grammar.statistics().num_matchers
+    return num_matchers
 
 
 async def test_only_the_owner_reads_it(tmp_path: Path) -> None:
@@ -236,7 +299,7 @@ async def test_what_cannot_be_written_ends_the_recording_and_is_not_raised(
 ) -> None:
     core = KVPool(16, 16)
     async with open_recorder(
-        recorded(tmp_path / "turns", record_max_bytes=1 << 16), {"kvpool": core}, TOKENIZER
+        recorded(tmp_path / "turns", record_max_bytes=1 << 16), {"kvpool": core}, ()
     ) as recorder:
         assert recorder is not None
         spoil(core)
@@ -249,7 +312,7 @@ async def test_what_cannot_be_written_ends_the_recording_and_is_not_raised(
 async def test_a_turn_too_long_for_a_segment_is_lost_and_the_next_are_not(tmp_path: Path) -> None:
     path = tmp_path / "turns"
     async with open_recorder(
-        recorded(path, record_max_bytes=1 << 16), {"kvpool": KVPool(16, 16)}, TOKENIZER
+        recorded(path, record_max_bytes=1 << 16), {"kvpool": KVPool(16, 16)}, ()
     ) as recorder:
         assert recorder is not None
         listened = recorder.listen("kvpool")
@@ -265,9 +328,7 @@ async def test_a_snapshot_too_large_for_its_segment_leaves_a_gap_until_the_cores
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, core, word = tmp_path / "turns", KVPool(16, 16), [ResetPool(1)]
-    async with open_recorder(
-        recorded(path, record_max_bytes=1 << 16), {"kvpool": core}, TOKENIZER
-    ) as recorder:
+    async with open_recorder(recorded(path, record_max_bytes=1 << 16), {"kvpool": core}, ()) as recorder:
         assert recorder is not None
 
         def record_a_turn(content: bytes, is_idle: bool, fed: list[Any]) -> tuple[int, int, Any]:

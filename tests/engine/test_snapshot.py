@@ -22,9 +22,10 @@ from actorllm.engine.record import shared_objects
 from actorllm.engine.snapshot import load, save
 from actorllm.messages import TextRules, Tokens, Track, pack, pack_ids
 from actorllm.testing.cycles import Cycles, Load
+from actorllm.testing.grammars import SimulatedGrammars
 
 TOKENIZER = open_checkpoint("hash").tokenizer()
-SHARED = shared_objects(TOKENIZER)
+SHARED = shared_objects(TOKENIZER, SimulatedGrammars())
 
 
 def tracking(*tokens: int) -> Detokenizer:

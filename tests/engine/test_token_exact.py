@@ -5,8 +5,10 @@ blocks that requests are preempted.
 """
 
 import json
+import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ from ..model.test_runner import MODELS, VOCAB_SIZE, generated, random_model
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 NUM_TOKENS = 64
+NUM_AGAIN = NUM_TOKENS if os.environ.get("ACTORLLM_SOAK") == "1" else 24
+"""Of the default model under trio: it is slow in float32."""
+
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 
 TEXTS = [
@@ -47,14 +52,14 @@ CHATS = ["What is the capital of France?", "Écris un haïku sur la pluie."]
 
 
 async def answers(
-    config: EngineConfig, prompts: list[list[int]], *, alone: bool
+    config: EngineConfig, prompts: list[list[int]], params: SamplingParams = GREEDY, *, alone: bool
 ) -> tuple[list[list[int]], Any]:
     """The tokens of each prompt, asked one after the other or all at once, and the statistics."""
     made: dict[int, list[int]] = {}
     async with Engine(config) as engine:
 
         async def ask(index: int) -> None:
-            made[index] = list((await engine.generate(prompts[index], GREEDY)).token_ids)
+            made[index] = list((await engine.generate(prompts[index], params)).token_ids)
 
         if alone:
             for index in range(len(prompts)):
@@ -208,7 +213,7 @@ def smollm2_reference() -> Reference:
 
 def gemma3_reference() -> Reference:
     checkpoint = open_checkpoint("gemma3-270m")
-    prompts = [checkpoint.tokenizer().encode(text) for text in (*TEXTS[:3], " ".join(TEXTS) * 3)]
+    prompts = [checkpoint.tokenizer().encode(text) for text in (TEXTS[0], " ".join(TEXTS) * 3)]
     model = as_transformers(checkpoint)
     return prompts, [generated(model, prompt, NUM_TOKENS) for prompt in prompts]
 
@@ -226,12 +231,14 @@ def gemma3(make_once: Callable[[Callable[[], Reference]], Reference]) -> Referen
 
 
 @pytest.mark.longest
-async def test_the_default_model(smollm2: Reference) -> None:
+async def test_the_default_model(smollm2: Reference, anyio_backend: str) -> None:
     prompts, expected = smollm2
+    count = NUM_TOKENS if anyio_backend == "asyncio" else NUM_AGAIN
     for mode in MODES:
         config = EngineConfig(model="smollm2-135m", **settings(mode, 24, 16, 256))
-        made, statistics = await answers(config, prompts, alone=mode == "alone")
-        assert made == expected, mode
+        params = replace(GREEDY, max_tokens=count)
+        made, statistics = await answers(config, prompts, params, alone=mode == "alone")
+        assert made == [tokens[:count] for tokens in expected], mode
         assert (statistics["kvpool"]["preemptions"] > 0) == (mode == "tight"), mode
 
 

@@ -28,7 +28,7 @@ def members(union: Any) -> set[type[Any]]:
 @pytest.mark.parametrize("actor", ACTORS)
 def test_an_actor_has_a_road_for_all_it_says_and_for_nothing_else(actor: str) -> None:
     says = members(getattr(messages, f"From{UNIONS[actor]}")) - {Job}
-    jobs = {messages.JobDone} if actor in ("renderer", "worker") else set()
+    jobs = {messages.JobDone} if actor in ("renderer", "grammar", "worker") else set()
     assert set(routes(actor)) == says | jobs
 
 

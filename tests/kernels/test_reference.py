@@ -131,6 +131,11 @@ def test_paged_attention_is_dense_attention(rows: str, window: int, cap: float) 
     cache = random(NUM_BLOCKS, BLOCK_SIZE, 2, NUM_KV_HEADS, HEAD_DIM, seed=5)
     free = torch.randperm(NUM_BLOCKS, generator=generator).tolist()
     tables = [[free.pop() for _ in range(-(-seq_len // BLOCK_SIZE))] for _, seq_len in ROWS[rows]]
+    unseen = torch.ones(NUM_BLOCKS, BLOCK_SIZE, dtype=torch.bool)
+    for (query_len, seq_len), table in zip(ROWS[rows], tables, strict=True):
+        for place in range(max(0, seq_len - query_len + 1 - window) if window else 0, seq_len):
+            unseen[table[place // BLOCK_SIZE], place % BLOCK_SIZE] = False
+    cache[unseen] = math.nan
     width = max(map(len, tables))
     begins = torch.tensor([0, *(query_len for query_len, _ in ROWS[rows])]).cumsum(0).int()
     query = random(int(begins[-1]), NUM_HEADS, HEAD_DIM, seed=6)

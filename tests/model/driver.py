@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from actorllm.messages import NewRow, RunStep, Sampling, pack, pack_ids, unpack
+from actorllm.messages import NewRow, RunStep, Sampled, Sampling, pack, pack_ids, unpack
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -13,7 +13,7 @@ class Device(Protocol):
 
     num_blocks: int
 
-    def execute(self, step: RunStep) -> bytes: ...
+    def execute(self, step: RunStep) -> Sampled | None: ...
 
 
 class Driver:
@@ -34,6 +34,8 @@ class Driver:
         self.sampling: dict[int, Sampling] = {}
         self.finished: list[int] = []
         self.unknown: set[int] = set()
+        self.prompts: dict[int, int] = {}
+        self.last = Sampled(b"")
 
     def add(
         self,
@@ -49,6 +51,7 @@ class Driver:
         self.blocks[request] = list(blocks)
         self.told[request] = 0
         self.sampling[request] = sampling
+        self.prompts.setdefault(request, len(prompt))
         self.unknown.add(request)
 
     def preempt(self, request: int) -> None:
@@ -80,7 +83,10 @@ class Driver:
         )
         self.finished = []
         self.unknown -= {request for request, _ in rows}
-        sampled = unpack(self.device.execute(run))
+        done = self.device.execute(run)
+        assert done is not None
+        self.last = done
+        sampled = unpack(done.tokens)
         tokens = iter(sampled)
         for (request, amount), draws in zip(rows, samples, strict=True):
             self.computed[request] += amount
@@ -101,4 +107,10 @@ class Driver:
         return [block for group in range(groups) for block in table[told + group :: groups]]
 
     def _new(self, request: int) -> NewRow:
-        return NewRow(request, pack(self.tokens[request]), self.computed[request], self.sampling[request])
+        return NewRow(
+            request,
+            pack(self.tokens[request]),
+            self.computed[request],
+            self.sampling[request],
+            self.prompts[request],
+        )

@@ -11,7 +11,8 @@ from actorllm_kernels.cpu.library import Kernels
 
 from actorllm.checkpoint import Checkpoint, open_checkpoint
 from actorllm.config import EngineConfig
-from actorllm.cores.batch import Float32, StepInputs
+from actorllm.cores.arrays import Float32, Int64
+from actorllm.cores.inputs import StepInputs
 from actorllm.messages import Sampling
 from actorllm.model.families import program_of
 from actorllm.model.native import NativeBackEnd
@@ -52,6 +53,10 @@ class Recording:
     def slab_bytes(self) -> int:
         return self.inner.slab_bytes
 
+    @property
+    def variance(self) -> str | None:
+        return self.inner.variance
+
     def open(self, num_blocks: int, length: int) -> None:
         self.inner.open(num_blocks, length)
 
@@ -63,6 +68,9 @@ class Recording:
 
     def stop_profile(self) -> None:
         self.inner.stop_profile()
+
+    def logits_of(self, inputs: StepInputs, indices: Int64) -> Any:
+        return self.inner.logits_of(inputs, indices)
 
     def likeliest(self) -> None:
         """Unknown: what `forward` returns is another's."""

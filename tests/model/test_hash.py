@@ -8,8 +8,10 @@ import pytest
 
 from actorllm.config import EngineConfig
 from actorllm.errors import ConfigError
-from actorllm.messages import Sampling
-from actorllm.model.hash import END, VOCAB_SIZE, HashRunner, mix, naive_tokens
+from actorllm.messages import Logprobs, NewRow, RunStep, Sampled, SampleStep, Sampling, pack, pack_ids, unpack
+from actorllm.model.hash import END, VOCAB_SIZE, HashRunner, mix, naive_draws, naive_tokens
+from actorllm.testing.answers import owed_logprobs, owed_prompt_logprobs
+from actorllm.testing.grammars import Rules
 
 from .driver import Driver
 
@@ -137,6 +139,92 @@ def test_tokens_are_mostly_readable_with_some_longer_characters_and_ends() -> No
     assert any(ord(character) > 0xFFFF for character in text)
     assert any(0x80 <= ord(character) < 0x800 for character in text)
     assert 0 < text.count("\ufffd") < 0.1 * len(text)
+
+
+def test_the_log_probabilities_are_those_of_the_draws_in_any_chunking() -> None:
+    sampling = Sampling(temperature=0.7, seed=11, logprobs=2, logprob_tokens=pack([7, 9]), prompt_logprobs=1)
+    drawn = naive_draws(prompt(9), 5, sampling, ignore_eos=True)
+    owed = [owed_logprobs(sampling, [token], [draw]) for token, draw in drawn]
+    owed_of_prompt = owed_prompt_logprobs(sampling, prompt(9))
+    assert owed_of_prompt is not None
+    assert unpack(owed_of_prompt.tokens)[0] == prompt(9)[1]
+    for chunk in (1, 2, 5, None):
+        driver = Driver(runner(), 4)
+        driver.add(1, prompt(9), sampling)
+        driver.add(2, prompt(3))
+        told: list[Logprobs | None] = []
+        parts: list[Logprobs] = []
+        while len(told) < 5:
+            made = len(driver.step({2: 1, 1: chunk}))
+            parts += [part.logprobs for part in driver.last.prompt_logprobs]
+            if driver.last.logprobs is not None:
+                assert len(unpack(driver.last.logprobs.counts)) == made
+                told.append(driver.last.logprobs)
+        assert b"".join(part.values for part in parts) == owed_of_prompt.values
+        assert b"".join(part.tokens for part in parts) == owed_of_prompt.tokens
+        have = [each.values for each in told if each is not None]
+        assert have == [each.values for each in owed if each is not None]
+
+
+def test_who_asks_for_none_is_told_none() -> None:
+    driver = Driver(runner(), 4)
+    driver.add(1, prompt(9))
+    driver.step({1: None})
+    assert (driver.last.logprobs, driver.last.prompt_logprobs) == (None, ())
+
+
+def test_a_step_that_waits_is_sampled_under_its_masks() -> None:
+    device, rules = runner(), Rules.of("b:5")
+    row = NewRow(1, pack(prompt(3)), 0, GREEDY, 3)
+    step = RunStep(1, 0, (row,), pack_ids([1]), pack([3]), b"\1", pack([1]), pack([2]), b"", waits=True)
+    assert device.execute(step) is None
+    done = device.sample(SampleStep(1, 0, pack_ids([1]), rules.mask()))
+    made = naive_tokens(prompt(3), 8, GREEDY, guide=Rules.of("b:5"))
+    assert isinstance(done, Sampled)
+    assert unpack(done.tokens) == made[:1]
+    assert made[5:] == [END]
+    for token in made:
+        assert rules.accept(token)
+    assert made[0] != naive_tokens(prompt(3), 1, GREEDY)[0], "a mask that changes nothing shows nothing"
+
+
+def test_what_a_request_wishes_is_obeyed() -> None:
+    plain = naive_tokens(prompt(9, 4), 40, GREEDY, ignore_eos=True)
+    assert END in plain
+    letters = pack(b"abc")
+    cases: dict[str, tuple[Sampling, Any]] = {
+        "allowed": (Sampling(0.0, allowed=letters), lambda made: set(made) <= set(b"abc")),
+        "biased": (
+            Sampling(0.0, bias_tokens=pack([97]), bias=np.array([100], "<f4").tobytes()),
+            lambda made: set(made) == {97},
+        ),
+        "banned": (
+            Sampling(0.0, bias_tokens=pack([plain[0]]), bias=np.array([-100], "<f4").tobytes()),
+            lambda made: plain[0] not in made,
+        ),
+        "bad word": (Sampling(0.0, bad_words=(pack(plain[:2]),)), lambda made: made[:2] != plain[:2]),
+        "too early": (Sampling(0.0, min_tokens=40, end_tokens=pack([END])), lambda made: END not in made),
+        "weak": (
+            Sampling(0.0, bias_tokens=letters, bias=np.ones(3, "<f4").tobytes()),
+            lambda made: made == plain,
+        ),
+    }
+    for name, (sampling, holds) in cases.items():
+        driver = Driver(runner(), 4)
+        driver.add(1, prompt(9, 4), sampling)
+        made = [driver.step({1: None})[0] for _ in range(40)]
+        assert holds(made), (name, made)
+
+
+def test_masks_of_all_ones_change_nothing() -> None:
+    made = []
+    for waits in (False, True):
+        device = runner()
+        row = NewRow(1, pack(prompt(3)), 0, GREEDY, 3)
+        step = RunStep(1, 0, (row,), pack_ids([1]), pack([3]), b"\1", pack([1]), pack([2]), b"", waits=waits)
+        done = device.execute(step)
+        made.append(done or device.sample(SampleStep(1, 0, pack_ids([1]), b"\xff" * 36)))
+    assert made[0] == made[1]
 
 
 @pytest.mark.slow

@@ -8,43 +8,22 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from actorllm.cores.batch import Float32, StepInputs
-from actorllm.model.sampler import draw, keep, philox, sample, uniform
+from actorllm.cores.arrays import Float32, Int32
+from actorllm.cores.inputs import StepInputs
+from actorllm.model.filters import keep
+from actorllm.model.sampler import Likeliest, draw, philox, uniform
+from actorllm.model.sampler import sample as sample_step
+
+from .sampling import inputs, random
 
 IDS = torch.LongTensor([[0]])
 """Token ids that the warpers of transformers want and ignore."""
 
 
-def random(*shape: int, seed: int = 0) -> Float32:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
-def inputs(
-    temperature: list[float],
-    top_k: list[int] | None = None,
-    top_p: list[float] | None = None,
-    min_p: list[float] | None = None,
-    seed: list[int] | None = None,
-    position: list[int] | None = None,
-) -> StepInputs:
-    rows = len(temperature)
-    nothing = np.zeros(0, np.int32)
-    return StepInputs(
-        input_ids=nothing,
-        positions=nothing.astype(np.int64),
-        slot_mapping=nothing.astype(np.int64),
-        query_start_loc=nothing,
-        seq_lens=nothing,
-        block_table=nothing,
-        sample_rows=np.arange(rows),
-        logits_indices=np.arange(rows),
-        temperature=np.array(temperature, np.float32),
-        top_k=np.array(top_k or [0] * rows, np.int32),
-        top_p=np.array(top_p or [1.0] * rows, np.float32),
-        min_p=np.array(min_p or [0.0] * rows, np.float32),
-        seed=np.array(seed or [0] * rows, np.int64),
-        position=np.array(position or range(rows), np.int64),
-    )
+def sample(logits: Any, columns: StepInputs, likeliest: Likeliest | None = None) -> Int32:
+    drawn = sample_step(logits, columns, likeliest)
+    assert drawn.logprobs is None
+    return drawn.tokens
 
 
 def kept(logits: Float32, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0) -> list[list[int]]:

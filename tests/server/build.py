@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -14,15 +14,25 @@ from fastapi import FastAPI
 from actorllm import Engine, EngineConfig, Parts, SamplingParams, Tap
 from actorllm.actors.worker import Runner
 from actorllm.checkpoint import Checkpoint
-from actorllm.messages import Abort, RunStep, Tokens
+from actorllm.cores.inputs import StepInputs
+from actorllm.messages import Abort, RunStep, Sampled, Tokens, pack
 from actorllm.model.hash import HashRunner
 from actorllm.server.app import create_app
+from actorllm.server.settings import ServerSettings
 
 from ..engine.build import expected, text
 
 CONFIG = EngineConfig(
-    model="hash", num_gpu_blocks_override=64, max_model_len=512, max_num_seqs=8, seed=0, verify=True
+    model="hash",
+    num_gpu_blocks_override=64,
+    max_model_len=512,
+    max_num_seqs=8,
+    seed=0,
+    verify=True,
+    enable_prefix_caching=False,  # so that who asks again is told the same usage
+    structured_outputs_timeout=60,
 )
+TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -30,10 +40,12 @@ HELLO_TOKENS = [257, *b"user\nhello", 258, *b"\n", 257, *b"assistant\n"]
 
 
 @asynccontextmanager
-async def served(parts: Parts | None = None) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
+async def served(
+    parts: Parts | None = None, settings: ServerSettings | None = None, **changes: Any
+) -> AsyncIterator[tuple[Engine, httpx.AsyncClient]]:
     """An open engine, and a client of its app. On success nothing must be left in the engine."""
-    async with Engine(CONFIG, parts=parts) as engine:
-        async with client_of(create_app(engine)) as client:
+    async with Engine(replace(CONFIG, **changes), parts=parts) as engine:
+        async with client_of(create_app(engine, settings)) as client:
             yield engine, client
         await engine.check()
 
@@ -77,10 +89,34 @@ class Gated(HashRunner):
         self._step = step
         self._gate = gate
 
-    def execute(self, step: RunStep) -> bytes:
+    def execute(self, step: RunStep) -> Sampled | None:
         if step.step >= self._step:
             self._gate.wait()
         return super().execute(step)
+
+
+class Scripted(HashRunner):
+    """A model whose every answer is the same text, token by token, and then the end."""
+
+    def __init__(self, config: EngineConfig, script: str) -> None:
+        super().__init__(config, 4096)
+        self._script = [*script.encode(), 256]
+        self._prompts: dict[int, int] = {}
+
+    def execute(self, step: RunStep) -> Sampled | None:
+        self._prompts |= {row.request: row.num_prompt for row in step.new}
+        return super().execute(step)
+
+    def _sampled(self, inputs: StepInputs, masks: Any) -> Sampled:
+        places = zip(inputs.requests.tolist(), inputs.position.tolist(), strict=True)
+        tokens = [self._script[position - self._prompts[request]] for request, position in places]
+        self._batch.append(tokens)
+        return Sampled(pack(tokens))
+
+
+def scripted(script: str) -> Parts:
+    """Parts of an engine whose every answer is this text."""
+    return Parts(open_runner=lambda checkpoint, config: Scripted(config, script))
 
 
 @dataclass(frozen=True, slots=True)

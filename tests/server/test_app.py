@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from actorllm import Engine, EngineDied, Parts, SamplingParams
 from actorllm.server.app import create_app
+from actorllm.server.openapi.document import OPERATIONS
 
 from ..engine.build import POISON, Crashing, failing
 from .build import (
@@ -79,11 +81,45 @@ async def test_json_needs_no_content_type_but_a_form_is_no_json() -> None:
         ({"stop": [""]}, "stop", "stop must be non-empty strings"),
         ({"stop": "\ud800"}, "stop", "half of a surrogate pair at character 0"),
         ({"stop_token_ids": [5, "6"]}, "stop_token_ids.1", "Input should be a valid integer"),
-        ({"stop_token_ids": [260]}, "stop_token_ids", "stop token id 260 is outside the vocabulary"),
-        ({"n": 2}, "n", "n can only be 1"),
-        ({"best_of": 2}, "best_of", "best_of can only be 1"),
-        ({"presence_penalty": 0.5}, "presence_penalty", "presence_penalty can only be 0"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "logit_bias can only be {}"),
+        ({"stop_token_ids": [260]}, "stop_token_ids", "token id 260 is outside the vocabulary"),
+        ({"guided_json": {}}, "guided_json", "did you mean 'structured_outputs'?"),
+        ({"n": 0}, "n", "n must be between 1 and"),
+        ({"n": True}, "n", "n: Input should be a valid integer"),
+        ({"n": 2, "temperature": 0}, "n", "n must be 1 when sampling is greedy"),
+        ({"best_of": 2}, "best_of", "best_of can only be n, which is 1"),
+        ({"n": 2, "best_of": 1}, "best_of", "best_of can only be n, which is 2"),
+        ({"use_beam_search": True}, "use_beam_search", "use_beam_search can only be false"),
+        ({"length_penalty": 2}, "length_penalty", "length_penalty can only be 1"),
+        ({"truncation_side": "right"}, "truncation_side", 'truncation_side can only be "left"'),
+        ({"presence_penalty": 2.5}, "presence_penalty", "presence_penalty must be in [-2, 2]"),
+        ({"frequency_penalty": "1"}, "frequency_penalty", "Input should be a valid number"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "repetition_penalty must be in (0, 10000]"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens", "min_tokens is 5, more than max_tokens"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias has the key 'x', which is no token id"),
+        ({"logit_bias": {"1": 1, "01": 5}}, "logit_bias", "has the key '01', which is no token id"),
+        ({"logit_bias": {"260": 1}}, "logit_bias", "token id 260 is outside the vocabulary"),
+        ({"logit_bias": {"5": float("nan")}}, "logit_bias.5", "must be in"),
+        ({"logit_bias": [5]}, "logit_bias", "Input should be a valid dictionary"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "allowed_token_ids is empty"),
+        ({"allowed_token_ids": [260]}, "allowed_token_ids", "token id 260 is outside the vocabulary"),
+        ({"bad_words": [""]}, "bad_words", "bad_words must be non-empty strings"),
+        ({"bad_words": ["\ud800"]}, "bad_words", "half of a surrogate pair at character 0"),
+        ({"logprob_token_ids": [5]}, "logprob_token_ids", "logprob_token_ids needs logprobs"),
+        ({"prompt_logprobs": -2}, "prompt_logprobs", "prompt_logprobs must be between -1 and"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "the engine's max_logprobs is 20"),
+        ({"stream": True, "prompt_logprobs": 0}, "prompt_logprobs", "not possible with stream: true"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "must be at least 1, or -1"),
+        ({"detokenize": False, "stop": "a"}, "stop", "stop needs detokenize"),
+        ({"stream_interval": 0}, "stream_interval", "stream_interval must be between 1 and"),
+        ({"stream_interval": 2}, "stream_interval", "stream_interval needs stream: true"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget", "must be between -1 and"),
+        ({"repetition_detection": {}}, "repetition_detection.max_pattern_size", "needs max_pattern_size"),
+        ({"repetition_detection": {"size": 1}}, "repetition_detection", "must be an object with"),
+        ({"vllm_xargs": {"a": float("inf")}}, "vllm_xargs", "vllm_xargs must be JSON"),
+        ({"vllm_xargs": {"a": 1}}, "vllm_xargs", "vllm_xargs needs custom processors"),
+        ({"priority": 2**31}, "priority", "priority must be between"),
+        ({"cache_salt": "a\n"}, "cache_salt", "cache_salt must be at most 1000 printable characters"),
+        ({"ignore_eos": True, "structured_outputs": {"choice": ["a"]}}, "ignore_eos", "exclude each other"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream: true"),
         (
             {"stream_options": {"includeusage": True}},
@@ -92,8 +128,33 @@ async def test_json_needs_no_content_type_but_a_form_is_no_json() -> None:
         ),
         ({"response_format": {"type": "xml"}}, "response_format.type", "Input should be 'text'"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs a json_schema"),
-        ({"response_format": {"type": "json_object"}}, "structured_outputs", "not available"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs", "not available"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            "response_format.json_schema.schema",
+            "Field required",
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+            "response_format.json_schema",
+            "response_format.json_schema does nothing for type json_object",
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"choice": ["a"]}},
+            "response_format",
+            "exclude each other",
+        ),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "what"}}},
+            "response_format",
+            "response_format at $.format: must be an object with a type",
+        ),
+        ({"structured_outputs": {"regx": "a"}}, "structured_outputs", "has an unknown key 'regx'"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "structured_outputs", "exactly one of"),
+        (
+            {"structured_outputs": {"grammar": "root ::= ("}},
+            "structured_outputs.grammar",
+            "cannot be compiled",
+        ),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -114,9 +175,23 @@ async def test_a_bad_field_is_named(path: str, change: dict[str, Any], param: st
         ({"prompt": [[5], [260]]}, "prompt", "token id 260 is outside the vocabulary"),
         ({"prompt": ["a", "b" * 512]}, "prompt", "the prompt has 512 tokens"),
         ({"prompt": "\ud800"}, "prompt", "prompt: the text has half of a surrogate pair"),
-        ({"logprobs": 0}, "logprobs", "logprobs can only be false"),
-        ({"echo": True}, "echo", "echo can only be false"),
+        ({"logprobs": 21}, "logprobs", "logprobs asks for 21, but the engine's max_logprobs is 20"),
+        ({"logprobs": True}, "logprobs", "logprobs: Input should be a valid integer"),
+        ({"echo": 1}, "echo", "echo: Input should be a valid boolean"),
+        ({"top_logprobs": 1}, "top_logprobs", "unknown field 'top_logprobs'; did you mean 'logprobs'?"),
         ({"suffix": "end"}, "suffix", 'suffix can only be ""'),
+        (
+            {"prompt": ["a"] * 1000, "allowed_token_ids": [5] * 1001},
+            "prompt",
+            "1000 prompts with 1001 token ids each are too much at once",
+        ),
+        (
+            {"prompt": ["a"] * 3, "n": 342},
+            "n",
+            "n must be at most 341 for 3 prompts, not 342: a request has 1024 answers at most",
+        ),
+        ({"prompt": ["a"] * 1024, "n": 1024}, "n", "n must be at most 1 for 1024 prompts, not 1024"),
+        ({"prompt": ["a"] * 2, "n": 1025}, "n", "n must be between 1 and 1024"),
         ({"messages": HELLO}, "messages", "unknown field 'messages'"),
     ],
 )
@@ -132,7 +207,7 @@ async def test_a_bad_prompt_is_named(stream: bool, change: dict[str, Any], param
         ({"messages": "hello"}, "messages", "messages: Input should be a valid list"),
         ({"messages": []}, "messages", "at least one message"),
         ({"messages": ["hello"]}, "messages.0", "messages.0: must be a JSON object"),
-        ({"messages": [*HELLO, {"role": "user"}]}, "messages.1.content", "Field required"),
+        ({"messages": [*HELLO, {"role": "user"}]}, "messages.1.content", "a message must have content"),
         ({"messages": [{"content": "a"}]}, "messages.0.role", "Field required"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "string or a list of text"),
         ({"messages": [{"role": "user", "contnt": 5}]}, "messages.0.contnt", "did you mean 'content'?"),
@@ -142,16 +217,36 @@ async def test_a_bad_prompt_is_named(stream: bool, change: dict[str, Any], param
             "can only have parts of type 'text' with a text, not 'image_url'",
         ),
         (
-            {"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]},
+            {"messages": [{"role": "user", "content": "a", "tool_calls": [{"function": {"name": "f"}}]}]},
             "messages.0.tool_calls",
-            "tool_calls can only be []",
+            "only a message of role 'assistant' has tool_calls",
         ),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content", "surrogate pair"),
         ({"messages": [{"role": "\ud800", "content": "a"}]}, "messages.0.role", "surrogate pair"),
-        ({"messages": [{"role": "user", "content": "a" * 512}]}, "prompt", "max_model_len 512"),
+        ({"messages": [{"role": "user", "content": "a" * 512}]}, "messages", "max_model_len 512"),
+        ({"documents": [{}, {"a": "\ud800"}]}, "documents.1", "documents.1: must be JSON in UTF-8"),
+        ({"documents": [{"a": float("nan")}]}, "documents.0", "it has NaN or an infinite number"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"\ud800": 1}}}]},
+            "tools.0.function.parameters",
+            "tools.0.function.parameters: must be JSON in UTF-8, with finite numbers: it has half of a",
+        ),
+        ({"chat_template_kwargs": {"a": "\ud800"}}, "chat_template_kwargs", "lone surrogate"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "greater than or equal to 1"),
-        ({"logprobs": True}, "logprobs", "logprobs can only be false"),
-        ({"tools": [{}]}, "tools", "tools can only be []"),
+        ({"max_tokens": 0, "max_completion_tokens": 3}, "max_tokens", "must be between 1 and"),
+        (
+            {"max_tokens": 2, "max_completion_tokens": 3},
+            "max_completion_tokens",
+            "max_completion_tokens is 3, but max_tokens, its older name, is 2; leave one out",
+        ),
+        ({"logprobs": 1}, "logprobs", "logprobs: Input should be a valid boolean"),
+        ({"top_logprobs": 1}, "top_logprobs", "top_logprobs needs logprobs: true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs asks for 21, but the"),
+        ({"logprobs": True, "top_logprobs": -2}, "top_logprobs", "top_logprobs must be between -1 and"),
+        ({"echo": True}, "echo", "echo can only be false"),
+        ({"tools": [{}]}, "tools.0.type", "Field required"),
+        ({"timeout": -1}, "timeout", "timeout must be in"),
+        ({"request_id": "a b"}, "request_id", "should match pattern"),
         ({"audio": {}}, "audio", "audio is not supported"),
     ],
 )
@@ -211,6 +306,13 @@ async def test_unknown_paths_and_methods_have_the_same_shape() -> None:
     assert method.headers["allow"] == "POST"
 
 
+async def test_a_wrong_method_is_told_all_that_the_path_has() -> None:
+    async with served() as (_, client):
+        responses = [await client.put("/v1/responses/resp_1"), await client.post("/health")]
+    assert [response.status_code for response in responses] == [405, 405]
+    assert [response.headers["allow"] for response in responses] == ["GET, DELETE", "GET, HEAD"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_the_engine_cannot_finish_is_a_500(stream: bool) -> None:
     async with served(failing()) as (_, client):
@@ -243,18 +345,35 @@ async def test_an_engine_that_died_says_why_and_is_not_healthy() -> None:
             assert "no order" in error(health)["message"]
 
 
-async def test_an_engine_that_is_not_open_is_unavailable() -> None:
+NEEDS_NONE = {"/health/live", "/version"}
+"""Paths that answer without an engine; and /metrics tells the last ones afterwards."""
+
+
+async def test_an_engine_that_is_not_open_is_unavailable_on_every_path() -> None:
     engine = Engine(CONFIG)
     async with client_of(create_app(engine)) as client:
-        for path in (CHAT, COMPLETIONS):
-            assert (await client.post(path, json=valid(path))).status_code == 503
-        for path in ("/health", "/v1/models"):
-            response = await client.get(path)
-            assert response.status_code == 503
-            assert "the engine is not open" in error(response)["message"]
+        before = await asked_everywhere(client)
         async with engine:
             assert (await client.get("/health")).status_code == 200
-        assert (await client.post(COMPLETIONS, json=valid(COMPLETIONS))).status_code == 503
+            assert (await client.post("/detokenize", json={"tokens": [97]})).json() == {"prompt": "a"}
+        after = await asked_everywhere(client)
+    assert {path for path, status, _ in before if status == 200} == NEEDS_NONE
+    assert {path for path, status, _ in after if status == 200} == NEEDS_NONE | {"/metrics"}
+    not_yet = "the engine is not open yet; ask again later"
+    closed = "the engine is closed, for the server is shutting down; ask another one, or again later"
+    assert {(status, text) for _, status, text in before if status != 200} == {(503, not_yet)}
+    assert {(status, text) for _, status, text in after if status != 200} == {(503, closed)}
+
+
+async def asked_everywhere(client: httpx.AsyncClient) -> list[tuple[str, int, str]]:
+    """Path, status and message of an error for every operation."""
+    found = []
+    for path, method in OPERATIONS:
+        response = await client.request(method, path, json={} if method == "post" else None)
+        is_error = response.status_code != 200
+        assert response.headers.get("retry-after") == ("5" if is_error else None)
+        found.append((path, response.status_code, response.json()["error"]["message"] if is_error else ""))
+    return found
 
 
 async def test_the_app_can_be_mounted_in_another() -> None:
@@ -306,3 +425,13 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_again() -> None:
     assert response.status_code == 429
     assert response.headers["retry-after"] == "1"
     assert error(response)["type"] == "TooManyRequestsError"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_more_answers_than_are_let_in_are_refused(stream: bool) -> None:
+    async with served(max_num_seqs=1, max_num_queued_reqs=2) as (_, client):
+        many = await client.post(COMPLETIONS, json={"prompt": "a", "n": 5, "stream": stream})
+        few = await client.post(COMPLETIONS, json={"prompt": "a", "n": 3, "max_tokens": 2})
+    assert many.status_code == 429
+    assert error(many)["type"] == "TooManyRequestsError"
+    assert len(few.json()["choices"]) == 3

@@ -37,6 +37,8 @@ async def test_a_chat_answer_is_the_models() -> None:
             "prompt_tokens": len(HELLO_TOKENS),
             "completion_tokens": 24,
             "total_tokens": len(HELLO_TOKENS) + 24,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 
@@ -86,6 +88,7 @@ async def test_every_form_of_prompt_streams_what_it_answers(prompt: Any, tokens:
         "prompt_tokens": sum(map(len, tokens)),
         "completion_tokens": 24 * len(tokens),
         "total_tokens": sum(map(len, tokens)) + 24 * len(tokens),
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert found.pop() == "[DONE]"
     streamed = [""] * len(tokens)
@@ -138,7 +141,7 @@ async def test_a_stop_string_ends_the_text_and_is_told(stream: bool) -> None:
     assert kept.json()["choices"][0]["text"] == cut + stop
 
 
-async def test_limits_have_their_defaults_and_the_new_name_wins() -> None:
+async def test_limits_have_their_defaults_and_in_a_chat_two_names() -> None:
     async with served() as (_, client):
 
         async def count(path: str, **request: Any) -> Any:
@@ -150,7 +153,8 @@ async def test_limits_have_their_defaults_and_the_new_name_wins() -> None:
         rest = 512 - len(HELLO_TOKENS)
         assert await count(CHAT, messages=HELLO) == rest
         assert await count(CHAT, messages=HELLO, max_tokens=3) == 3
-        assert await count(CHAT, messages=HELLO, max_tokens=3, max_completion_tokens=5) == 5
+        assert await count(CHAT, messages=HELLO, max_completion_tokens=5) == 5
+        assert await count(CHAT, messages=HELLO, max_tokens=5, max_completion_tokens=5) == 5
 
 
 async def test_parts_of_a_content_become_lines() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import socket
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,11 +12,13 @@ import httpx
 import pytest
 import uvicorn
 
-from actorllm import Engine, EngineDied, Parts
+from actorllm import Engine, EngineDied, LinkLost, Parts, RequestOutput, SamplingParams
 from actorllm.cli.serving import Server, listen
 from actorllm.messages import Abort, Tokens
 from actorllm.server.app import create_app
-from actorllm.server.sse import dumps, gather, while_connected
+from actorllm.server.settings import ServerSettings
+from actorllm.server.sse import EventStream, dumps, unnamed
+from actorllm.server.wire import KEEP_ALIVE, gather, while_connected
 
 from ..engine.build import Crashing, failing
 from .build import (
@@ -135,6 +139,70 @@ async def test_a_server_that_fails_to_send_aborts_the_request() -> None:
         await held.wait(Abort)
         held.gate.set()
         await engine.check()
+
+
+@pytest.mark.parametrize("at", [b"[DONE]", KEEP_ALIVE])
+async def test_a_server_that_fails_to_send_the_end_or_a_comment_says_nothing_else(at: bytes) -> None:
+    held = Held(step=99 if at == b"[DONE]" else 3)
+    failed = []
+
+    async def send(message: Any) -> None:
+        if at in message.get("body", b""):
+            failed.append(at)
+            raise BrokenPipeError
+
+    settings = ServerSettings(keep_alive_interval=15 if at == b"[DONE]" else 0.01)
+    async with Engine(CONFIG, parts=held.parts) as engine:
+        caller = Caller(CHAT, {"messages": HELLO, "max_tokens": 8, "ignore_eos": True, "stream": True})
+        await create_app(engine, settings)(caller.scope, caller.receive, send)
+        held.gate.set()
+        await engine.check()
+    assert failed == [at]
+
+
+class Telling:
+    """Events that are how many tokens came; one method raises an error."""
+
+    done = b"data: [DONE]\n\n"
+
+    def __init__(self, place: str, error: Exception) -> None:
+        self._place, self._error = place, error
+
+    def frame(self, chunk: dict[str, Any]) -> bytes:
+        return unnamed(chunk)
+
+    def chunks(self, place: int, output: RequestOutput) -> list[dict[str, Any]]:
+        if self._place == "chunks" and output.finished:
+            raise self._error
+        return [{"tokens": len(output.outputs[0].token_ids)}]
+
+    def closing(self, outputs: Sequence[RequestOutput]) -> list[dict[str, Any]]:
+        if self._place == "closing":
+            raise self._error
+        return []
+
+    def failure(self, error: Exception) -> dict[str, Any]:
+        return {"failed": str(error)}
+
+    def named(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize("place", ["chunks", "closing"])
+@pytest.mark.parametrize("error", [LinkLost("the peer is gone"), OSError("the disk is full"), KeyError("a")])
+async def test_what_fails_on_the_server_is_an_event_and_no_client_that_goes(
+    place: str, error: Exception
+) -> None:
+    async with Engine(CONFIG) as engine:
+        stream = engine.generate("abc", SamplingParams(max_tokens=200, ignore_eos=True))
+        caller = Caller(CHAT, {})
+        await caller.receive()
+        expected = nullcontext() if isinstance(error, LinkLost) else pytest.raises(type(error))
+        with expected:
+            response = EventStream([stream], Telling(place, error), ServerSettings())
+            await response(caller.scope, caller.receive, caller.send)
+    assert caller.sent[-1]["body"] == unnamed({"failed": str(error)})
+    assert not caller.sent[-1]["more_body"]
 
 
 async def test_work_is_cancelled_when_the_client_goes() -> None:

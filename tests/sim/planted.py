@@ -14,7 +14,8 @@ class Bug:
     """In a method of a class, or a function as a module knows it, each key of `changes` becomes its value.
 
     `family` is the scenarios that show it, with these `settings`. `caught_by` is a part of what the
-    simulator then says, where only one of its checks would do.
+    simulator then says, where only one of its checks would do. `also` is planted with it: where two guard
+    something, both must go.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Bug:
     changes: dict[str, str]
     caught_by: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    also: "Bug | None" = None
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Put it in. Raises AssertionError when the text that is to be replaced is no longer there."""
@@ -36,3 +38,5 @@ class Bug:
         names: dict[str, Any] = {}
         exec(compile(source, "<planted>", "exec"), inspect.unwrap(function).__globals__, names)
         monkeypatch.setattr(self.home, self.function, names[self.function])
+        if self.also is not None:
+            self.also.plant(monkeypatch)

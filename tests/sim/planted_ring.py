@@ -352,6 +352,7 @@ TEXT = (
         "_write",
         {"tokens[:num_tokens]": "tokens[:num_tokens] + tokens[: len(news.tokens)]"},
         caught_by="expected",
+        settings={"logprobs": 0.0},
     ),
     Bug(
         "tokens come in another order",
@@ -365,7 +366,7 @@ TEXT = (
         "calm",
         StopMatcher,
         "feed",
-        {"len(whole) - automaton.depth[state]": "len(whole)"},
+        {"automaton.depth[state]": "0"},
     ),
     Bug(
         "a stop string is found one character too late",

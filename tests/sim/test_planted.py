@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from actorllm.cores.grammar import Grammar
 from actorllm.engine.topology import EDGES, Edge
-from actorllm.messages import FromGrammar
+from actorllm.engine.wrapped import Wrapped
 from actorllm.testing.report import SimulationFailed
 from actorllm.testing.scenarios import draw, pick
 from actorllm.testing.simulate import Change, simulate
 
 from .helpers import first_failure as first_of
 from .planted import Bug
+from .planted_answers import ANSWERS
+from .planted_grammar import GRAMMAR
 from .planted_pool import POOL
 from .planted_ring import RING
 
@@ -27,7 +28,11 @@ TIGHT: list[tuple[str, str, str, dict[str, Any]]] = [
     ("renderer", "frontend", "calm", {}),
     ("renderer", "detokenizer", "calm", {}),
     ("frontend", "scheduler", "calm", {"commands": 30}),
-    ("grammar", "scheduler", "mixed", {}),
+    ("scheduler", "grammar", "impatient", {"requests": 1, "grammar": 1.0, "aborts": 1.0}),
+    ("grammar", "grammar", "calm", {"requests": 1, "grammar": 1.0}),
+    ("grammar", "executor", "calm", {}),
+    ("grammar", "scheduler", "impatient", {"requests": 1, "grammar": 1.0, "aborts": 1.0}),
+    ("executor", "worker", "faulty", {"steps_in_flight": 1, "grammar": 1.0}),
     ("kvpool", "scheduler", "faulty", {}),
 ]
 """Edges whose windows can be full to the last place, and the scenarios that fill them soonest."""
@@ -50,7 +55,7 @@ def first_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", [*POOL, *RING], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*POOL, *RING, *GRAMMAR, *ANSWERS], ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
     failure = first_failure(bug.family, **bug.settings)
@@ -70,21 +75,21 @@ def test_a_window_that_is_one_too_small_is_caught(
     assert f"messages from {source} to {target}" in failure.problem
 
 
-class Mute(Grammar):
+class Mute(Wrapped):
     """Hears all, and never answers."""
 
-    def poll(self, now: float) -> tuple[FromGrammar, ...]:
+    def poll(self, now: float) -> tuple[Any, ...]:
         super().poll(now)
         return ()
 
 
 def test_an_actor_that_keeps_silent_is_caught() -> None:
-    failure = first_failure(changes={"grammar": lambda core: Mute()})
+    failure = first_failure(changes={"renderer": lambda core: Mute("renderer", core)})
     assert "never ended" in failure.problem
 
 
 def test_a_failure_tells_seed_scenario_and_last_words() -> None:
-    failure = first_failure("calm", changes={"grammar": lambda core: Mute()})
+    failure = first_failure("calm", changes={"grammar": lambda core: Mute("grammar", core)})
     seed, text = failure.seed, str(failure)
     assert failure.scenario == draw("calm", seed)
     assert text.startswith(f"seed {seed} of calm: ")
@@ -93,9 +98,9 @@ def test_a_failure_tells_seed_scenario_and_last_words() -> None:
 
 
 def test_a_core_that_raises_is_caught() -> None:
-    class Broken(Grammar):
+    class Broken(Wrapped):
         def feed(self, message: Any) -> None:
             raise LookupError("no such grammar")
 
-    failure = first_failure(changes={"grammar": lambda core: Broken()})
+    failure = first_failure(changes={"grammar": lambda core: Broken("grammar", core)})
     assert "LookupError: no such grammar" in failure.problem

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from actorllm.engine.events import Subscription
 from actorllm.engine.stream import Choice, Stream
 from actorllm.testing import seeded
 from actorllm.testing.report import SimulationFailed
-from actorllm.testing.scenarios import draw, pick
+from actorllm.testing.scenarios import LONG, draw, pick
 from actorllm.testing.schedules import FAULTS, schedules
 from actorllm.wire.frames import FrameReader
 from actorllm.wire.link import Link
@@ -173,6 +174,7 @@ BUGS = (
         "nth_seed",
         {"(seed + index + 2**63) % 2**64 - 2**63": "min(seed + index, 2**63 - 1)"},
         caught_by="expected Answer",
+        settings={"warm": 1.0},
     ),
     Bug(
         "a subscription is not ended when the door closes",
@@ -229,6 +231,33 @@ BUGS = (
         caught_by="the deltas are not the text",
     ),
     Bug(
+        "a stream forgets the log-probabilities of what came at once",
+        "calm",
+        Choice,
+        "take",
+        {"gathered.logprobs += logprobs": "gathered.logprobs += logprobs[-1:]"},
+        caught_by="log-probabilities",
+        settings={"logprobs": 0.8},
+    ),
+    Bug(
+        "a stream tells of the prompt with each of its answers",
+        "calm",
+        Stream,
+        "_next_question",
+        {"replace(self._others.sampling, prompt_logprobs=None)": "self._others.sampling"},
+        caught_by="which nobody asked for",
+        settings={"logprobs": 0.8},
+    ),
+    Bug(
+        "grammars are never compiled",
+        "calm",
+        ring,
+        "_jobs",
+        {'start(match_all, nursery, done["grammar"], COMPILERS)': "lambda job: None"},
+        caught_by="still not idle",
+        settings={"grammar": 0.8, "grammar_timeout": LONG},
+    ),
+    Bug(
         "timeouts stand still at the door",
         "impatient",
         Door,
@@ -241,7 +270,7 @@ BUGS = (
         "calm",
         Door,
         "deliver",
-        {"self._seats.release()": "pass"},
+        {"self._seats.release(self._cells.pop(message.request).group)": "del self._cells[message.request]"},
         caught_by="still not idle",
     ),
     Bug(
@@ -249,7 +278,12 @@ BUGS = (
         "calm",
         Door,
         "deliver",
-        {"self._seats.release()": "message.request % 20 and self._seats.release()"},
+        {
+            "self._seats.release(self._cells.pop(message.request).group)": (
+                "(lambda cell: message.request % 20 and self._seats.release(cell.group))"
+                "(self._cells.pop(message.request))"
+            )
+        },
         caught_by="seats are lost",
     ),
     Bug(
@@ -257,7 +291,7 @@ BUGS = (
         "impatient",
         Door,
         "close",
-        {"self._seats.release()": "pass"},
+        {"self._seats.dismiss()": "pass"},
         caught_by="still not idle",
     ),
     Bug(
@@ -296,16 +330,16 @@ BUGS = (
 )
 
 
-def first_failure(family: str) -> SimulationFailed:
-    """What is found in the first seed that finds something."""
-    return first_of(lambda seed: schedules(seed, draw(family, seed)), SEEDS)
+def first_failure(family: str, **settings: Any) -> SimulationFailed:
+    """What is found in the first seed that finds something, with these settings of the scenarios."""
+    return first_of(lambda seed: schedules(seed, replace(draw(family, seed), **settings)), SEEDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     bug.plant(monkeypatch)
-    assert bug.caught_by in first_failure(bug.family).problem
+    assert bug.caught_by in first_failure(bug.family, **bug.settings).problem
 
 
 def test_a_failure_tells_seed_scenario_and_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,4 +351,4 @@ def test_a_failure_tells_seed_scenario_and_last_words(monkeypatch: pytest.Monkey
     text = str(failure)
     assert failure.scenario == draw("calm", failure.seed)
     assert text.startswith(f"seed {failure.seed} of calm: LookupError: no such grammar")
-    assert "frontend -> renderer: Render(request=" in text
+    assert "scheduler -> grammar: Compile(request=" in text

@@ -144,7 +144,7 @@ def test_lone_surrogates_travel() -> None:
         ([18, 1, b"", b"", 5], "Tokens.endings: expected array, got int"),
         ([18, 1, b""], "Tokens.tokens: missing"),
         ([18, 1, "", b""], "Tokens.requests: expected bytes, got str"),
-        ([18, 1, b"", b"", [], 0, 0], "Tokens: 6 fields, at most 4 known"),
+        ([18, 1, b"", b"", [], None, [], b"", b"", 0], "Tokens: 9 fields, at most 8 known"),
         ([12, True], "Abort.request: expected int, got bool"),
         ([12, 1.0], "Abort.request: expected int, got float"),
         ([12, None], "Abort.request: expected int, got None"),

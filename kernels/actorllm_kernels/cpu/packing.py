@@ -103,10 +103,10 @@ def _centred(codes: Codes) -> Codes | None:
             return None
         if not np.array_equal(codes.offset, codes.scale * np.float32(-zero)):
             return None
-    moved = codes.codes + np.uint8(middle - int(zero))
-    if int(codes.codes.max()) + middle - int(zero) >= 2 * middle:
+    shift = middle - int(zero)
+    if int(codes.codes.max()) + shift >= 2 * middle:
         return None
-    return Codes(codes.bits, codes.group, moved, codes.scale, codes.offset)
+    return Codes(codes.bits, codes.group, codes.codes + np.uint8(shift), codes.scale, codes.offset)
 
 
 def _by_lanes(part: NDArray[Any], strips: int) -> NDArray[Any]:

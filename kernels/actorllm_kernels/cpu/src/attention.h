@@ -11,11 +11,10 @@
 
 #include "elementwise.h"
 
-constexpr I COUNTING = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-constexpr int CHUNK = 64;        // keys under one maximum
+constexpr int CHUNK = 64;             // keys under one maximum
 constexpr int TILES = CHUNK / LANES;  // of 16 keys
-constexpr int SPLIT = 512;       // keys from one start
-constexpr int MOST_QUERIES = 12; // rows (tokens times heads) of one task, that share keys
+constexpr int SPLIT = 512;            // keys from one start
+constexpr int MOST_QUERIES = 12;      // rows (tokens times heads) of one task, that share keys
 
 struct Attention {
     Heads heads;
@@ -177,7 +176,7 @@ INLINE float weigh(const Attention& a, int64_t position, int64_t first_key, cons
         part[t] = load(scores + t * LANES);
         if (a.soft_cap > 0) part[t] = splat(a.soft_cap) * tanh(part[t] * splat(1.0f / a.soft_cap));
         if (seen < (t + 1) * LANES - 1 || hidden >= t * LANES) {
-            const I key = splat_int(t * LANES) + COUNTING;
+            const I key = splat_int(t * LANES) + I{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
             const I outside = (key > splat_int(seen)) | (key <= splat_int(hidden));
             const F least = splat(-std::numeric_limits<float>::infinity());
             part[t] = (F)(((I)part[t] & ~outside) | ((I)least & outside));

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int64_t TASK_BYTES = 256 << 10; // of weights that one task of a product streams for one row
+constexpr int64_t TASK_BYTES = 256 << 10;  // of weights that one task of a product streams for one row
 constexpr int64_t TASK_ROWS = 128;        // rows of one task of a product
 constexpr int64_t FEW_ROWS = 4;           // rows of one task of the small operations
 constexpr int64_t PRIVATE_ROWS = 48;      // so many rows every thread makes ready for itself
