@@ -1,6 +1,13 @@
 """What all tests share."""
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# `make test` draws the same examples every time, so that what fails fails again; `make soak` draws others.
+settings.register_profile("test", derandomize=os.environ.get("ACTORLLM_SOAK") != "1", deadline=None)
+settings.load_profile("test")
 
 
 @pytest.fixture(params=["asyncio", "trio"])
