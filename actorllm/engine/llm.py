@@ -3,9 +3,10 @@
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -124,12 +125,43 @@ class LLM:
         """What the function returns in the engine's event loop; an interrupt here cancels it there."""
         if self._closed:
             raise EngineClosed("this LLM was closed; make another one")
-        future = self._portal.start_task_soon(function, *args)
+        call = _Call(partial(function, *args))
         try:
-            return future.result()
+            return self._portal.start_task_soon(call.run).result()
         except BaseException:
-            future.cancel()
+            if not call.over:
+                self._portal.start_task_soon(call.take_back)
             raise
+
+
+class _Call(Generic[T]):
+    """A call into the event loop, which can be taken back whether it is known there yet or not.
+
+    The portal's own future is not enough: an interrupt can come before the portal has given it.
+    """
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self.over = False
+        self._function = function
+        self._scope: anyio.CancelScope | None = None
+        self._taken_back = False
+
+    async def run(self) -> T:
+        """What the function returns. Raises EngineClosed when it was taken back."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if self._taken_back:
+                    self._scope.cancel()
+                return await self._function()
+        finally:
+            self.over = True
+        raise EngineClosed("the call was interrupted")
+
+    def take_back(self) -> None:
+        """Cancel it, now or when it begins; to be called in the event loop."""
+        self._taken_back = True
+        if self._scope is not None:
+            self._scope.cancel()
 
 
 def _many(given: Any, is_part: Callable[[Any], bool], name: str) -> Sequence[Any]:

@@ -9,6 +9,7 @@ anything that it has not made.
 import io
 import pickle
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from ..cores import Core
@@ -46,6 +47,8 @@ def load(data: bytes, shared: Sequence[object]) -> Core[Any, Any]:
 class _Saver(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Asked for everything but Python's basic types; classes and functions are those with such names."""
+        if isinstance(value, Enum):  # Python 3.11 has had two ways to name a member
+            return type(value), (value.value,)
         name = getattr(value, "__qualname__", None)
         if isinstance(name, str) and not may_be_named(value.__module__, name):
             raise TypeError(f"it holds {value.__module__}.{name}, which no recording may name")

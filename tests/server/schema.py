@@ -46,7 +46,7 @@ examples = settings(
     max_examples=EXAMPLES,
     derandomize=True,
     database=None,
-    deadline=5000,
+    deadline=60_000,  # of milliseconds: a hang
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
