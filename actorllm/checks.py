@@ -63,6 +63,11 @@ def texts(value: Any, name: str, most: int, longest: int) -> tuple[str, ...]:
         if len(text) > longest:
             reason = f"{name} has a string of {len(text)} characters; at most {longest}"
             raise InvalidRequest(reason, name)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            reason = f"{name} has half of a surrogate pair in {text!r}; leave it out"
+            raise InvalidRequest(reason, name) from error
     return tuple(map(plain, given))
 
 

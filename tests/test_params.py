@@ -66,6 +66,7 @@ NAN, INF = float("nan"), float("inf")
         ("allowed_token_ids", [], "allowed_token_ids is empty"),
         ("bad_words", ["a"] * 129, "bad_words has 129 strings; at most 128"),
         ("bad_words", [""], "bad_words must be non-empty strings"),
+        ("bad_words", ["a", "\ud800"], "bad_words has half of a surrogate pair in"),
         ("truncate_prompt_tokens", 0, "truncate_prompt_tokens must be at least 1, or -1, not 0"),
         ("truncate_prompt_tokens", -2, "truncate_prompt_tokens must be between -1 and"),
         ("output_kind", "delta", "output_kind must be a RequestOutputKind, not 'delta'"),

@@ -25,19 +25,32 @@ def work_on(grammars: Grammars, work: Compile | Fill) -> Compiled | Filled:
 
 
 def fill(grammars: Grammars, work: Fill) -> Filled:
-    """What the step's tokens may be. When the library fails at it, so do these requests, and no others."""
+    """What the step's tokens may be. When the library fails at a token, so does its request; when it fails
+    at the masks, all that ask for one.
+    """
     step, asked = work.step, unpack_ids(work.step.requests)
     stuck: dict[int, str] = {}
+    for request, token in zip(unpack_ids(work.requests), unpack(work.tokens), strict=True):
+        reason = _accept(grammars, request, token)
+        if reason is not None:
+            stuck.setdefault(request, reason)
     try:
-        for request, token in zip(unpack_ids(work.requests), unpack(work.tokens), strict=True):
-            reason = grammars.accept(request, (token,))
-            if reason is not None:
-                stuck.setdefault(request, reason)
         masks, found = grammars.fill(asked)
-    except Exception as error:  # whatever a library raises over one answer must not end the engine
+    except Exception as error:  # whatever a library raises must not end the engine
         masks, _ = grammars.fill([NOBODY] * len(asked))
-        reason = f"the grammar could not be followed: {type(error).__name__}: {error}"
-        found = dict.fromkeys((*unpack_ids(work.requests), *asked), reason)
+        found = dict.fromkeys(asked, _failed(error))
     stuck = found | stuck
     sample = SampleStep(step.step, step.epoch, step.requests, masks)
     return Filled(sample, pack_ids(stuck), tuple(stuck.values()))
+
+
+def _accept(grammars: Grammars, request: int, token: int) -> str | None:
+    """Why the request's matcher cannot take the token; None: it has."""
+    try:
+        return grammars.accept(request, (token,))
+    except Exception as error:  # whatever a library raises over one answer must not end another
+        return _failed(error)
+
+
+def _failed(error: Exception) -> str:
+    return f"the grammar could not be followed: {type(error).__name__}: {error}"

@@ -72,6 +72,7 @@ class GrammarStatistics:
     num_misses: int
     num_timeouts: int
     num_failed: int
+    num_stuck: int
     num_masks: int
 
 
@@ -123,7 +124,7 @@ class Grammar:
         self._new_tokens: list[int] = []
         self._out: list[FromGrammar] = []
         self._num_jobs = 0
-        self._hits = self._misses = self._timeouts = self._failed = self._masks = 0
+        self._hits = self._misses = self._timeouts = self._failed = self._stuck = self._masks = 0
 
     def feed(self, message: ToGrammar) -> None:
         """Absorb a message."""
@@ -188,6 +189,7 @@ class Grammar:
             self._misses,
             self._timeouts,
             self._failed,
+            self._stuck,
             self._masks,
         )
 
@@ -209,6 +211,7 @@ class Grammar:
             compiling = self._compiling[grammar] = self._jobs[self._num_jobs] = Compiling(grammar)
             self._out.append(Job(self._num_jobs, message))
         if compiling.is_late:
+            self._timeouts += 1
             self._out.append(GrammarReady(request, self._late()))
         else:
             compiling.waiting.append(request)
@@ -218,8 +221,9 @@ class Grammar:
         compiling = self._jobs.pop(done.id)
         del self._compiling[compiling.grammar]
         if isinstance(done.value, Compiled):
-            self._compiled[compiling.grammar] = done.value.size
-            self._num_bytes += done.value.size
+            size = done.value.size + len(compiling.grammar)
+            self._compiled[compiling.grammar] = size
+            self._num_bytes += size
         else:
             self._failed += 1
         self._answer(compiling, done.fault)
@@ -273,9 +277,10 @@ class Grammar:
         filled = done.value
         assert isinstance(filled, Filled), f"masks could not be filled: {done.fault}"
         self._filling = None
-        self._masks += 1
+        self._masks += len(filled.step.requests) // 8
         for request, reason in zip(unpack_ids(filled.requests), filled.reasons, strict=True):
             if request in self._matchers:
+                self._stuck += 1
                 del self._matchers[request]
                 self._grammars.close(request)
                 fault = Fault("InvalidRequest", reason, "structured_outputs")

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from ..messages import CacheKey, Limits, Sampling, Terms
 from .policy import Policy
+from .repetition import Circles
 
 
 class Status(Enum):
@@ -34,6 +35,7 @@ class Request:
     brings its token, but no computed KV. `verdict` is the end that it meets when Grammar has answered.
     `num_crashes` steps have crashed with it since it had `crashed_at` tokens. The log-probabilities of
     `num_prompt_told` tokens of the prompt have been told; `num_cached` were in the cache when it first ran.
+    `circles` watches the output, where the caller wants that.
     """
 
     id: int
@@ -62,6 +64,7 @@ class Request:
     verdict: str | None = None
     num_preemptions: int = 0
     num_cached: int = 0
+    circles: Circles | None = None
 
     @property
     def priority(self) -> int:
@@ -176,8 +179,10 @@ class WaitingQueue:
     def has_other_than(self, groups: Container[str]) -> bool:
         """Whether one that is ready waits in a group that is not among these."""
         return any(
-            group not in groups and line.heap[0][2].ready and line.heap[0][2].status is Status.WAITING
+            request.ready and request.status is Status.WAITING
             for group, line in self._lines.items()
+            if group not in groups
+            for _, _, request in line.heap
         )
 
     def ended(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from .histogram import COUNTS, Histogram
 from .logprobs import Candidates
 from .plan import Said
 from .policy import Policy
-from .repetition import repeats
+from .repetition import Circles
 from .requests import Request, Status, WaitingQueue
 from .timeouts import Timeouts
 
@@ -183,8 +183,7 @@ class Table:
         if token in request.stops or len(request.tokens) >= request.max_len:
             self._end_with(request, token)
             return
-        rule = request.limits.repetition
-        if rule is not None and repeats(request.tokens, request.num_prompt, rule):
+        if request.circles is not None and request.circles.feed(token):
             self.end(request, "repetition")
             return
         if request.limits.grammar is not None:
@@ -271,6 +270,7 @@ class Table:
             message.terms,
             message.key,
             Status.ARRIVED,
+            circles=None if limits.repetition is None else Circles(limits.repetition),
         )
         self._arrivals += 1
         self.requests[request.id] = request

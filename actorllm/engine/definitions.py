@@ -336,8 +336,13 @@ GRAMMARS = (
     _counters(
         "grammar_failures",
         "reason",
-        "requests whose grammar took too long (timeout), and grammars that could not be compiled (failed)",
-        lambda view: {"timeout": view.grammar.num_timeouts, "failed": view.grammar.num_failed},
+        "requests whose grammar took too long (timeout) or could not be followed (stuck), and grammars that "
+        "could not be compiled (failed)",
+        lambda view: {
+            "timeout": view.grammar.num_timeouts,
+            "stuck": view.grammar.num_stuck,
+            "failed": view.grammar.num_failed,
+        },
     ),
     _counter("grammar_masks", "masks that were made, one a token", lambda view: view.grammar.num_masks),
 )

@@ -190,6 +190,8 @@ def _chain(
     """All that follows the opening brace: the pairs in order, of which those that are not required may be
     left out, then others, with `least` to `most` in all; None when there is no such object.
     """
+    if not pairs:
+        return _end(0, other, least, most, rules)
     cap = max(1, least if most is None else most)
     # after[n] is what may follow once n are written, or more when n is cap and nothing bounds them
     after = [_end(n, other, least, most, rules) for n in range(cap + 1)]

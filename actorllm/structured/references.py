@@ -116,4 +116,17 @@ def _ends(schema: Any, ending: set[str], blocked: set[str]) -> bool:
     heads = schema.get("prefixItems", [])[: None if most is None else int(most)]
     more = schema.get("minItems", 0) > len(heads)
     inside += heads + ([schema.get("items", True)] if more else [])
-    return all(_ends(each, ending, blocked) for each in inside)
+    return all(_ends(each, ending, blocked) for each in inside) and _fills(schema, ending, blocked)
+
+
+def _fills(schema: dict[str, Any], ending: set[str], blocked: set[str]) -> bool:
+    """Whether as many properties as an object must have, beyond those that it requires, have finite values."""
+    required = set(schema.get("required", []))
+    needed = schema.get("minProperties", 0) - len(required)
+    optional = [each for name, each in schema.get("properties", {}).items() if name not in required]
+    others = [*schema.get("patternProperties", {}).values()]
+    others.append(schema.get("additionalProperties", "propertyNames" in schema))
+    if needed <= 0 or not (optional or any(others)):
+        return True
+    needed -= sum(_ends(each, ending, blocked) for each in optional)
+    return needed <= 0 or any(each is not False and _ends(each, ending, blocked) for each in others)

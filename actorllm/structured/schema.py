@@ -12,11 +12,6 @@ from .rules import Rules, TooLarge
 from .scalars import given, integer, number, string
 
 
-def check_schema(schema: Any, field: str = "structured_outputs.json") -> None:
-    """Raises InvalidRequest for a schema that cannot be enforced, with the keyword and its JSON path."""
-    grammar_of_schema(schema, field)
-
-
 def grammar_of_schema(
     schema: Any, field: str = "structured_outputs.json", *, compact: bool = False, closed: bool = False
 ) -> str:
@@ -71,6 +66,10 @@ class _Writer:
         if not isinstance(schema, dict):
             raise self._fail(path, "a schema must be an object or a boolean")
         check_known(schema, path, self._fail)
+        if "$id" in schema and path != "$":
+            raise self._fail(
+                step(path, "$id"), "within a schema it changes what references mean; leave it out"
+            )
         said = {key: value for key, value in schema.items() if not _is_annotation(key)}
         combiner = next((key for key in COMBINERS if key in said), None)
         if combiner is None:

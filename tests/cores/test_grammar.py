@@ -208,12 +208,12 @@ def test_the_least_recently_used_grammar_leaves_and_its_matchers_go_on() -> None
 
 
 def test_grammars_leave_when_they_take_more_bytes_than_may_be() -> None:
-    side = Side(max_bytes=700)
+    side = Side(max_bytes=707)
     side.ready(1, "a:9")
     side.ready(2, "bc:9")
-    assert (side.core.statistics().num_compiled, side.core.statistics().num_bytes) == (2, 700)
+    assert (side.core.statistics().num_compiled, side.core.statistics().num_bytes) == (2, 707)
     side.ready(3, "d:9")
-    assert (side.core.statistics().num_compiled, side.core.statistics().num_bytes) == (2, 700)
+    assert (side.core.statistics().num_compiled, side.core.statistics().num_bytes) == (2, 707)
     (out,) = side.say(Compile(4, "a:9"))
     assert isinstance(out, Job)
 
@@ -254,6 +254,31 @@ def test_when_the_library_fails_so_do_the_requests_and_not_the_engine() -> None:
     assert isinstance(step, SampleStep)
     assert set(step.masks) == {0xFF}
     assert list(side.grammars.rows) == [2]
+
+
+class Choking(SimulatedGrammars):
+    """Raises at the tokens of request 1."""
+
+    def accept(self, request: int, tokens: Sequence[int]) -> str | None:
+        if request == 1:
+            raise MemoryError("no room")
+        return super().accept(request, tokens)
+
+
+def test_when_the_library_fails_at_a_token_its_request_fails_alone() -> None:
+    side = Side()
+    side.grammars = Choking()
+    side.core = Grammar(side.grammars, timeout=10.0, max_jobs=4)
+    side.ready(1)
+    side.ready(2)
+    (job,) = side.say(advance((1, 5), (2, allowed(side, 2))), MaskStep(7, 0, pack_ids([1, 2])))
+    failed, step = side.finish(job)
+    reason = "the grammar could not be followed: MemoryError: no room"
+    assert known((failed,)) == [(1, ("InvalidRequest", reason, "structured_outputs"))]
+    assert isinstance(step, SampleStep)
+    assert list(side.grammars.rows) == [2]
+    assert side.core.statistics().num_stuck == 1
+    assert side.core.statistics().num_masks == 2
 
 
 @pytest.mark.parametrize("after", [0, 1])

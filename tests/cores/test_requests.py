@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from actorllm.cores.plan import Wants
-from actorllm.cores.policy import Fcfs
+from actorllm.cores.policy import Fair, Fcfs
 from actorllm.cores.requests import Request, Status, WaitingQueue
-from actorllm.messages import Limits, Sampling
+from actorllm.messages import Limits, Sampling, Terms
 
 
 def request(arrival: int = 0, prompt: int = 3, max_tokens: int = 4) -> Request:
@@ -34,6 +34,21 @@ def end(waiting: WaitingQueue, ended: Request) -> None:
 
 def arrivals(requests: list[Request]) -> list[int]:
     return [each.arrival for each in requests]
+
+
+def test_another_group_is_seen_behind_those_that_have_ended_or_are_not_ready() -> None:
+    waiting = WaitingQueue(Fair())
+    first, second, third = (request(arrival) for arrival in range(3))
+    for each in (first, second, third):
+        each.terms = Terms(tenant="b")
+        waiting.push(each)
+    end(waiting, first)
+    assert waiting.has_other_than({"a"})
+    assert not waiting.has_other_than({"a", "b"})
+    second.steps_out = 1
+    assert waiting.has_other_than({"a"})
+    third.steps_out = 1
+    assert not waiting.has_other_than({"a"})
 
 
 def test_a_new_request_owes_its_prompt() -> None:

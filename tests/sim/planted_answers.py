@@ -1,8 +1,8 @@
 """Bugs to plant in what an answer brings besides its text, and in how it ends."""
 
-import actorllm.cores.table as table
 from actorllm.cores.batch import Batch
 from actorllm.cores.detokenizer import Detokenizer, _Writer
+from actorllm.cores.repetition import Circles
 from actorllm.cores.scheduler import Scheduler
 from actorllm.cores.table import Table
 from actorllm.cores.walk import Table as Blocks
@@ -91,9 +91,9 @@ ENDINGS = (
     Bug(
         "an answer may repeat itself once more",
         "calm",
-        table,
-        "repeats",
-        {"// rule.min_count)": "// (rule.min_count + 1))", "rule.min_count - 1": "rule.min_count"},
+        Circles,
+        "feed",
+        {"min_count - 1": "min_count"},
         caught_by="expected Answer",
         settings={"repetition": 0.8},
     ),
@@ -102,7 +102,10 @@ ENDINGS = (
         "calm",
         Table,
         "accept",
-        {"repeats(request.tokens, request.num_prompt, rule)": "repeats(request.tokens, 0, rule)"},
+        {
+            "request.circles.feed(token)": "[request.circles.feed(each) for each in "
+            "(request.tokens if request.num_output == 1 else [token])][-1]"
+        },
         caught_by="expected Answer",
         settings={"repetition": 0.8},
     ),

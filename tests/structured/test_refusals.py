@@ -6,7 +6,7 @@ import pytest
 
 from actorllm.errors import InvalidRequest
 from actorllm.structured.keywords import KNOWN
-from actorllm.structured.schema import check_schema
+from actorllm.structured.schema import grammar_of_schema
 
 UNKNOWN = [
     "not",
@@ -41,7 +41,7 @@ def test_a_keyword_that_is_not_enforced_is_refused_by_its_path(keyword: str) -> 
     assert keyword not in KNOWN
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {keyword: {}}}}}
     with pytest.raises(InvalidRequest) as refusal:
-        check_schema(schema)
+        grammar_of_schema(schema)
     assert f"at $.properties.a.items.{keyword}: the keyword {keyword} is not enforced" in str(refusal.value)
     assert refusal.value.param == "structured_outputs.json"
 
@@ -183,6 +183,18 @@ REFUSED: list[tuple[Any, str]] = [
         {"oneOf": [{"type": "object", "properties": {"a": A}}] * 300},
         "at $.oneOf: the schemas 0 and 1 may both accept a value",
     ),
+    (
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$id": "http://x/y", "type": "string"}}},
+        "at $.$defs.A.$id: within a schema it changes what references mean",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "minProperties": 1},
+        "at $: has no finite value, since each would contain another",
+    ),
+    (
+        {"type": "object", "additionalProperties": {"$ref": "#"}, "minProperties": 1},
+        "at $: has no finite value, since each would contain another",
+    ),
     ({"oneOf": [{"const": 1}, {"type": "string"}, {"enum": [2, 1]}]}, "the schemas 0 and 2 may both accept"),
     ({"oneOf": [{"const": "a"}, {"type": ["null", "string"]}]}, "the schemas 0 and 1 may both accept"),
 ]
@@ -191,18 +203,18 @@ REFUSED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("schema", "words"), REFUSED)
 def test_a_schema_is_refused_with_its_place(schema: Any, words: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        check_schema(schema)
+        grammar_of_schema(schema)
     assert words in str(refusal.value)
 
 
 def test_a_schema_of_too_many_rules_is_refused() -> None:
     schema = {"anyOf": [{"const": number} for number in range(5000)]}
     with pytest.raises(InvalidRequest, match=r"at \$: the schema needs more than 5000 rules"):
-        check_schema(schema)
+        grammar_of_schema(schema)
 
 
 def test_too_many_references_are_refused() -> None:
     definitions = {f"d{number}": {"const": number} for number in range(1001)}
     schema = {"$defs": definitions, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in definitions]}
     with pytest.raises(InvalidRequest, match="more than 1000 definitions"):
-        check_schema(schema)
+        grammar_of_schema(schema)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from actorllm.errors import InvalidRequest
-from actorllm.structured.schema import check_schema
+from actorllm.structured.schema import grammar_of_schema
 
 from .sampling import fits, outputs
 from .test_random_schemas import check
@@ -243,7 +243,20 @@ def test_many_branches_are_told_apart_in_no_time() -> None:
         {"properties": {"k": {"const": number}}, "required": ["k"], "type": "object"}
         for number in range(1000)
     ]
-    check_schema({"oneOf": values + tags})
+    grammar_of_schema({"oneOf": values + tags})
+
+
+def test_an_object_may_be_bounded_by_a_large_count() -> None:
+    grammar_of_schema({"type": "object", "maxProperties": 100_000})
+    grammar_of_schema({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 6000})
+
+
+def test_a_longest_host_name_is_valid() -> None:
+    label = "a" * 26 + ("-" + "b" * 15) * 2
+    name = f"{label}." * 4 + "c" * 17
+    assert len(name) == 253
+    assert fits({"json": {"type": "string", "format": "hostname"}}, f'"{name}"')
+    assert not fits({"json": {"type": "string", "format": "hostname"}}, f'"{name}c"')
 
 
 def test_a_long_chain_of_references_ends() -> None:
@@ -252,9 +265,9 @@ def test_a_long_chain_of_references_ends() -> None:
         for number in range(900)
     }
     schema = {"$ref": "#/$defs/d0", "$defs": links | {"d900": {"type": "null"}}}
-    check_schema(schema)
+    grammar_of_schema(schema)
     with pytest.raises(InvalidRequest, match=r"at \$.\$defs.d0: has no finite value"):
-        check_schema(schema | {"$defs": links | {"d900": {"$ref": "#/$defs/d0"}}})
+        grammar_of_schema(schema | {"$defs": links | {"d900": {"$ref": "#/$defs/d0"}}})
 
 
 def test_white_space_is_bounded() -> None:
@@ -292,6 +305,6 @@ def test_any_json_object() -> None:
 
 @pytest.mark.parametrize("schema", [True, {}, {"description": "anything", "x-order": 1}])
 def test_a_schema_that_says_nothing_lets_everything_pass(schema: Any) -> None:
-    check_schema(schema)
+    grammar_of_schema(schema)
     for value in ("1", '"a"', "[true]", '{"a": null}'):
         assert fits({"json": schema}, value)
