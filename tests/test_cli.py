@@ -272,6 +272,8 @@ def test_an_address_in_use_is_an_error_of_the_machine() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(MachineError, match=r"cannot listen at 203.0.113.1:80: Cannot assign"):
         listen("203.0.113.1", 80)
+    with pytest.raises(MachineError, match=r"cannot listen at a{64}\.example:80: .*label"):
+        listen("a" * 64 + ".example", 80)
 
 
 @pytest.mark.slow

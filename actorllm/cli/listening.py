@@ -26,8 +26,9 @@ def listen(host: str, port: int) -> socket.socket:
         except OSError:
             listener.close()
             raise
-    except OSError as error:
-        raise MachineError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # a label of over 63 characters is no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise MachineError(f"cannot listen at {host}:{port}: {reason}") from error
     return listener
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InvalidRequest
 from ..structured.keywords import COMBINERS
 from ..structured.source import source
-from ..structured.spec import FIELD, spec
+from ..structured.spec import FIELD, MAX_TEXT, spec
 from .formats import ToolFormat
 
 Schema = dict[str, Any] | bool
@@ -96,7 +96,9 @@ def _enforced(tool: Function, writer: "_Writer") -> Schema:
     if isinstance(schema, dict) and schema.get("type", "object") != "object":
         raise InvalidRequest(f'{where} must have type "object", not {str(schema["type"])[:100]!r}', "tools")
     try:
-        source(json.loads(spec({"json": schema})))
+        text = spec({"json": schema})
+        writer.count(text)
+        source(json.loads(text))
         spec(writer.value([(tool.name, schema)]))
     except InvalidRequest as error:
         text = str(error).removeprefix(f"{FIELD}.json ").removeprefix(f"{FIELD}.structural_tag ")
@@ -111,6 +113,14 @@ class _Writer:
         self.choice = choice
         self._format = tools_format
         self._several = parallel and choice in ("auto", "required")
+        self._num_chars = 0
+
+    def count(self, schema: str) -> None:
+        """Bound what all schemas take together, before the time is spent. Raises InvalidRequest."""
+        self._num_chars += len(schema)
+        if self._num_chars > MAX_TEXT:
+            text = f"and those before take more than {MAX_TEXT} characters; give fewer strict tools"
+            raise InvalidRequest(text, "tools")
 
     def value(self, functions: Sequence[tuple[str, Schema]]) -> dict[str, Any]:
         """All of `structured_outputs`."""

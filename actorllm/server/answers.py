@@ -89,9 +89,9 @@ class Answer:
         """An event of a stream."""
         return unnamed(chunk)
 
-    def failure(self, error: Exception) -> Json:
+    def failure(self, error: Exception) -> list[Json]:
         """The last event of a stream that failed."""
-        return error_body(error)
+        return [error_body(error)]
 
     def named(self) -> AbstractContextManager[None]:
         """A block in which errors name the fields of the request."""

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from ..engine.engine import Engine
 from ..engine.outputs import RequestOutput
 from ..engine.stream import Stream
+from ..params import SamplingParams
 from ..service import Service
 from .bodies.requests import AnyRequest
 from .chat.reading import Formats, Reading
@@ -61,12 +62,10 @@ class Asking:
         prompt = ""
         if reading.reasoning is not None and body.may_enforce:
             prompt = await self.engine.render_chat(messages, **template)
-        enforced = body.enforced(reading, reading.behind(prompt))
-        changes: dict[str, Any] = {"structured_outputs": enforced}
-        if reading.keeps_special:
-            changes["skip_special_tokens"] = False
+        make = partial(_params, body, reading, prompt)
+        params = await anyio.to_thread.run_sync(make) if body.may_enforce else make()
         service = self.service(body, request)
-        return self.engine.chat(messages, body.params(**changes), **template, **service), reading
+        return self.engine.chat(messages, params, **template, **service), reading
 
     async def respond(
         self, request: Request, stream: bool, streams: Sequence[Stream], answer: Wholes
@@ -81,6 +80,14 @@ class Asking:
         if answer.is_heavy(outputs):
             return await anyio.to_thread.run_sync(lambda: json_response(answer.whole(outputs)))
         return json_response(answer.whole(outputs))
+
+
+def _params(body: ChatRequest, reading: Reading, prompt: str) -> SamplingParams:
+    """How the answers are sampled. Schemas can be long: where there is one, it takes milliseconds."""
+    changes: dict[str, Any] = {"structured_outputs": body.enforced(reading, reading.behind(prompt))}
+    if reading.keeps_special:
+        changes["skip_special_tokens"] = False
+    return body.params(**changes)
 
 
 async def _whole(stream: Stream) -> RequestOutput:

@@ -54,7 +54,7 @@ class Chunks(Protocol):
     def closing(self, outputs: Sequence[RequestOutput]) -> list[dict[str, Any]]:
         """After the last news of all; `outputs` are the last ones of the streams."""
 
-    def failure(self, error: Exception) -> dict[str, Any]:
+    def failure(self, error: Exception) -> list[dict[str, Any]]:
         """Instead of the rest, when there is none."""
 
     def named(self) -> AbstractContextManager[None]:
@@ -107,7 +107,7 @@ class EventStream(Response):
         except Exception as error:
             if not wire.begun:
                 raise
-            await wire.write(frame(self._answer.failure(error)), more=False)
+            await wire.write(b"".join(map(frame, self._answer.failure(error))), more=False)
             if not isinstance(error, ActorLLMError):
                 raise
         else:

@@ -120,7 +120,7 @@ def _ends(schema: Any, ending: set[str], blocked: set[str]) -> bool:
 
 
 def _fills(schema: dict[str, Any], ending: set[str], blocked: set[str]) -> bool:
-    """Whether as many properties as an object must have, beyond those that it requires, have finite values."""
+    """Whether enough properties have finite values, of those that there must be besides the required."""
     required = set(schema.get("required", []))
     needed = schema.get("minProperties", 0) - len(required)
     optional = [each for name, each in schema.get("properties", {}).items() if name not in required]

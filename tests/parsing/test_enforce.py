@@ -214,6 +214,13 @@ def test_a_schema_that_is_too_deep_within_the_tag_names_its_function() -> None:
         structured_outputs(TOOL_FORMATS["hermes"], [Function("f", schema, strict=True)], "auto", True)
 
 
+def test_strict_functions_are_bounded_together() -> None:
+    schema = {"type": "object", "description": "x" * 400_000}
+    tools = [Function(name, schema, strict=True) for name in "fgh"]
+    with pytest.raises(InvalidRequest, match="the parameters of 'h' and those before take more than 1000000"):
+        structured_outputs(TOOL_FORMATS["hermes"], tools, "auto", True)
+
+
 @pytest.mark.parametrize(
     ("form", "tools", "choice", "words", "param"),
     [

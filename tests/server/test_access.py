@@ -170,6 +170,23 @@ async def test_a_client_that_goes_while_it_waits_has_no_status(log: pytest.LogCa
     assert (line["status"], line["client_gone"]) == (499, True)
 
 
+async def test_a_client_that_goes_in_its_body_has_no_status(log: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.disconnect"
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b"unread"})
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await AccessLog(app)({"type": "http", "method": "POST", "path": CHAT}, receive, send)
+    (line,) = lines(log)
+    assert (line["status"], line["client_gone"], line["complete"]) == (499, True, False)
+
+
 async def test_a_client_that_goes_while_it_reads_is_told_of(log: pytest.LogCaptureFixture) -> None:
     held = Held()
     async with Engine(CONFIG, parts=held.parts) as engine:

@@ -194,6 +194,17 @@ def test_an_error_names_the_fields_of_the_body() -> None:
     assert caught.value.param == "tools"
 
 
+def test_a_response_that_fails_before_its_first_event_was_created() -> None:
+    events = told()[0].failure(InvalidRequest("too late"))
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.failed",
+    ]
+    assert [event["sequence_number"] for event in events] == [0, 1, 2]
+    assert events[-1]["response"]["error"]["message"] == "too late"
+
+
 async def test_a_step_that_fails_in_mid_stream_is_a_failed_response_and_nothing_comes_after_it() -> None:
     async with served(failing(*range(30, 100))) as (_, client):
         events = named_events(await client.post(RESPONSES, json={**LONG, "stream": True}))

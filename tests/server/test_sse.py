@@ -181,8 +181,8 @@ class Telling:
             raise self._error
         return []
 
-    def failure(self, error: Exception) -> dict[str, Any]:
-        return {"failed": str(error)}
+    def failure(self, error: Exception) -> list[dict[str, Any]]:
+        return [{"failed": str(error)}]
 
     def named(self) -> AbstractContextManager[None]:
         return nullcontext()

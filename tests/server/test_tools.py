@@ -221,6 +221,11 @@ def check_arguments(call: dict[str, Any]) -> None:
             "messages.0.tool_calls.0.function.arguments",
             "must be the JSON text of an object: it has NaN",
         ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "get weather"}}]},
+            "tools.0.function.name",
+            "should match pattern",
+        ),
         ({"reasoning_effort": "high"}, "reasoning_effort", "does nothing in this model's chat template"),
     ],
 )

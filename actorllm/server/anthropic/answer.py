@@ -90,9 +90,9 @@ class MessageAnswer:
         """An event of a stream."""
         return named(chunk)
 
-    def failure(self, error: Exception) -> Json:
+    def failure(self, error: Exception) -> list[Json]:
         """The last event of a stream that failed."""
-        return shaped(error_body(error)["error"])
+        return [shaped(error_body(error)["error"])]
 
     @contextmanager
     def named(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from pydantic import FailFast, Field, ValidationError, model_validator
 
 from ...engine.engine import Engine
 from ...errors import InvalidRequest
-from ..bodies.fields import ANY_ROUTE, Body, Neutral, Text
+from ..bodies.fields import ANY_ROUTE, Body, Neutral, Text, ToolName
 from ..bodies.forms import Texts
 from ..bodies.objects import JsonObject
 from ..bodies.requests import Bias, RequestName, TokenIds, renaming
@@ -35,7 +35,7 @@ class Tool(Cached):
     }
 
     type: Literal["custom"] = "custom"
-    name: Annotated[Text, Field(min_length=1, max_length=256)]
+    name: ToolName
     description: Text | None = None
     input_schema: JsonObject
     strict: bool = False

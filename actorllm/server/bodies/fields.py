@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from ...errors import InvalidRequest
@@ -157,3 +157,6 @@ def check_text(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(check_text)]
+
+ToolName = Annotated[str, Field(min_length=1, max_length=256, pattern="^[a-zA-Z0-9_.-]+$")]
+"""A name that every format of calls can write and read again."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validat
 
 from ...errors import InvalidRequest
 from ...parsing import Function
-from ..bodies.fields import MESSAGE, Body, Neutral, Text, check_text
+from ..bodies.fields import MESSAGE, Body, Neutral, Text, ToolName, check_text
 from ..bodies.objects import JsonObject, called_with
 
 ROLES = {"developer": "system", "function": "tool"}
@@ -128,7 +128,7 @@ Messages = Annotated[list[Message], Field(fail_fast=True, max_length=10_000)]
 class FunctionTool(Body):
     """A function that the answer may call. With `strict`, its arguments match `parameters`."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=256)]
+    name: ToolName
     description: Text | None = None
     parameters: JsonObject = Field(default_factory=dict)
     strict: bool = False

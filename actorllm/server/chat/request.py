@@ -83,7 +83,9 @@ class ChatRequest(AnyRequest):
     @property
     def may_enforce(self) -> bool:
         """Whether the answers may have to have a form."""
-        return self.form() is not None or chosen(self.tool_choice, self.tools) is not None
+        choice = chosen(self.tool_choice, self.tools)
+        is_free = choice == "auto" and not any(tool.function.strict for tool in self.tools)
+        return self.form() is not None or (choice is not None and not is_free)
 
     def enforced(self, reading: Reading, behind: Behind) -> dict[str, Any] | None:
         """The form that the answers must have, in the names of SamplingParams; None: any.
@@ -102,16 +104,17 @@ class ChatRequest(AnyRequest):
         return None if found is None else behind(found)
 
     def _effort(self, chat: ChatTemplate) -> dict[str, Any]:
-        """`reasoning_effort` as the template's own variable; `none` is `enable_thinking` off, too."""
+        """`reasoning_effort` as the template's own variable; `none` switches thinking off."""
         effort = self.reasoning_effort
         if effort is None:
             return {}
         known = chat.variables()
-        if effort == "none" and "enable_thinking" in known:
-            return {"enable_thinking": False}
+        switches: dict[str, Any] = {name: False for name in ("enable_thinking", "thinking") if name in known}
+        if effort == "none" and switches:
+            return switches
         if "reasoning_effort" in known:
             return {"reasoning_effort": effort}
-        if effort == "none" and not known & {"enable_thinking", "thinking"}:
+        if effort == "none":
             return {}
         text = "reasoning_effort does nothing in this model's chat template; leave it out"
         raise InvalidRequest(text, "reasoning_effort")

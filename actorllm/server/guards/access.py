@@ -73,10 +73,10 @@ class Record:
     def say(self, message: Message) -> None:
         """What the server has taken."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status = CLIENT_GONE if self.client_gone else message["status"]
         elif message["type"] == "http.response.body":
             self.num_bytes += len(message.get("body", b""))
-            self.is_complete = not message.get("more_body", False)
+            self.is_complete = not (self.client_gone or message.get("more_body", False))
 
     @property
     def told_status(self) -> int | None:

@@ -22,7 +22,7 @@ CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class ResponsesAnswer:
-    """One response. How much of a prompt came out of the prefix cache is not known here: its counts are 0."""
+    """One response."""
 
     done = b""
 
@@ -72,12 +72,14 @@ class ResponsesAnswer:
         response = self._ended(outputs[0])
         return self._numbered([{"type": f"response.{response['status']}", "response": response}])
 
-    def failure(self, error: Exception) -> Json:
-        """The last event of a stream that failed, with what there is of the response."""
+    def failure(self, error: Exception) -> list[Json]:
+        """The last event of a stream that failed, with what there is of the response. Clients know only of
+        one that was created.
+        """
         told = error_body(error)["error"]
         code = CODES.get(told.pop("code"), "server_error")
         response = self._response("failed", self._reader.items) | {"error": {"code": code, **told}}
-        return self._numbered([{"type": "response.failed", "response": response}])[0]
+        return self._numbered([*self._opening(), {"type": "response.failed", "response": response}])
 
     @contextmanager
     def named(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from ...errors import InvalidRequest
-from ..bodies.fields import Body, Neutral, Text
+from ..bodies.fields import Body, Neutral, Text, ToolName
 from ..bodies.objects import JsonObject
 from ..chat.request import Effort
 from ..told import Json
@@ -95,7 +95,7 @@ class FunctionTool(Body):
     }
 
     type: Literal["function"]
-    name: Annotated[Text, Field(min_length=1, max_length=256)]
+    name: ToolName
     description: Text | None = None
     parameters: JsonObject = Field(default_factory=dict)
     strict: bool | None = None
