@@ -200,3 +200,21 @@ class Caller:
         self.sent.append(message)
         if len(self.sent) == self.goes_after:
             self.gone.set()
+
+
+async def left_in_mid_answer(path: str, body: dict[str, Any]) -> bytes:
+    """What is sent to a client that goes in the middle of its answer; its request has ended in the engine."""
+    held = Held()
+    async with Engine(CONFIG, parts=held.parts) as engine:
+        caller = Caller(path, body)
+        async with anyio.create_task_group() as nursery:
+            nursery.start_soon(caller.call, create_app(engine))
+            await held.wait(Tokens)
+            caller.gone.set()
+        await held.wait(Abort)
+        held.gate.set()
+        await engine.check()
+        statistics = await engine.statistics()
+    assert statistics["door"]["num_open"] == 0
+    assert statistics["executor"]["num_done"] < 20
+    return b"".join(message.get("body", b"") for message in caller.sent)

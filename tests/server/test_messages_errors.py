@@ -3,17 +3,15 @@
 import json
 from typing import Any
 
-import anyio
 import pytest
 
 from actorllm import Engine, EngineDied, Parts, SamplingParams
-from actorllm.messages import Abort, Tokens
 from actorllm.server.app import create_app
 from actorllm.server.guards.drain import Drain
 from actorllm.server.settings import ServerSettings
 
 from ..engine.build import Crashing, failing
-from .build import CONFIG, Caller, Held, client_of, served
+from .build import CONFIG, Held, client_of, left_in_mid_answer, served
 from .messages import CLOCK, COUNT, HI, MESSAGES, fault, named_events
 
 pytestmark = pytest.mark.anyio
@@ -218,16 +216,4 @@ async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_aborts_its_request(stream: bool) -> None:
-    held = Held()
-    async with Engine(CONFIG, parts=held.parts) as engine:
-        caller = Caller(MESSAGES, LONG | {"stream": stream})
-        async with anyio.create_task_group() as nursery:
-            nursery.start_soon(caller.call, create_app(engine))
-            await held.wait(Tokens)
-            caller.gone.set()
-        await held.wait(Abort)
-        held.gate.set()
-        await engine.check()
-        statistics = await engine.statistics()
-    assert statistics["door"]["num_open"] == 0
-    assert not any(b"message_stop" in message.get("body", b"") for message in caller.sent)
+    assert b"message_stop" not in await left_in_mid_answer(MESSAGES, LONG | {"stream": stream})

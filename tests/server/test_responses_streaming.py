@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from actorllm import CompletionOutput, Engine, EngineDied, InvalidRequest, Parts, RequestFailed, RequestOutput
 from actorllm.checkpoint.hash import HashSource
 from actorllm.engine.outputs import START, Gathered
-from actorllm.messages import Abort, Tokens
 from actorllm.parsing.formats import HERMES, THINK
 from actorllm.server.app import create_app
 from actorllm.server.chat.reading import Reading, thought
@@ -19,7 +17,7 @@ from actorllm.server.responses.answer import ResponsesAnswer
 from actorllm.server.responses.request import ResponsesRequest
 
 from ..engine.build import Crashing, failing
-from .build import CONFIG, HELLO_TOKENS, Caller, Held, answer, client_of, served
+from .build import CONFIG, HELLO_TOKENS, answer, client_of, left_in_mid_answer, served
 from .responses_joined import RESPONSES, Json, bare, check_events, checked, join, join_items, named_events
 
 pytestmark = pytest.mark.anyio
@@ -239,18 +237,5 @@ async def test_an_engine_that_dies_in_mid_stream_is_a_failed_response() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_aborts_its_response(stream: bool) -> None:
-    held = Held()
-    async with Engine(CONFIG, parts=held.parts) as engine:
-        caller = Caller(RESPONSES, LONG | {"stream": stream})
-        async with anyio.create_task_group() as nursery:
-            nursery.start_soon(caller.call, create_app(engine))
-            await held.wait(Tokens)
-            caller.gone.set()
-        await held.wait(Abort)
-        held.gate.set()
-        await engine.check()
-        statistics = await engine.statistics()
-    assert statistics["door"]["num_open"] == 0
-    assert statistics["executor"]["num_done"] < 20
-    sent = b"".join(message.get("body", b"") for message in caller.sent)
+    sent = await left_in_mid_answer(RESPONSES, LONG | {"stream": stream})
     assert not re.search(rb"response\.(completed|failed|incomplete)", sent)

@@ -14,7 +14,7 @@ import uvicorn
 
 from actorllm import Engine, EngineDied, LinkLost, Parts, RequestOutput, SamplingParams
 from actorllm.cli.serving import Server, listen
-from actorllm.messages import Abort, Tokens
+from actorllm.messages import Abort
 from actorllm.server.app import create_app
 from actorllm.server.settings import ServerSettings
 from actorllm.server.sse import EventStream, dumps, unnamed
@@ -32,6 +32,7 @@ from .build import (
     answer,
     client_of,
     events,
+    left_in_mid_answer,
     served,
 )
 
@@ -96,20 +97,7 @@ async def test_an_engine_that_dies_in_mid_stream_is_an_error_event() -> None:
 async def test_a_client_that_goes_aborts_its_requests(
     path: str, request_body: dict[str, Any], stream: bool
 ) -> None:
-    held = Held()
-    async with Engine(CONFIG, parts=held.parts) as engine:
-        caller = Caller(path, request_body | {"stream": stream})
-        async with anyio.create_task_group() as nursery:
-            nursery.start_soon(caller.call, create_app(engine))
-            await held.wait(Tokens)
-            caller.gone.set()
-        await held.wait(Abort)
-        held.gate.set()
-        await engine.check()
-        statistics = await engine.statistics()
-    assert statistics["door"]["num_open"] == 0
-    assert statistics["executor"]["num_done"] < 20
-    assert not any(b"[DONE]" in message.get("body", b"") for message in caller.sent)
+    assert b"[DONE]" not in await left_in_mid_answer(path, request_body | {"stream": stream})
 
 
 async def test_a_client_that_goes_while_it_reads_aborts_its_request() -> None:
